@@ -49,6 +49,8 @@ class VllmDouble(Server):
         """Path -> list of (status, body) given out one by one before the usual answer."""
         self.seen = []
         """(method and path, body, Authorization) of every request."""
+        self.hosts = set()
+        """Whom the requests were for."""
 
     def read(self, body):
         """Read a prompt; log-probs are off by a nat where the cache's keys are of other weights."""
@@ -117,6 +119,7 @@ class _Handler(Handler):
         if double.is_dead or self.started_with != double.starts:
             self.close_connection = True
             return
+        double.hosts.add(self.headers["Host"])
         double.seen.append((f"{self.command} {self.path}", body, self.headers["Authorization"]))
         double.on_request(path)
         scripted = double.answers.get(path)

@@ -13,7 +13,7 @@ import ipaddress
 import math
 import socket
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -103,11 +103,11 @@ def _rank(beginning: bytes, url: str) -> bytes:
     return hashlib.blake2b(beginning + url.encode(), digest_size=8).digest()
 
 
-async def addresses_of(url: str) -> Iterable[str]:
-    """Return the servers behind `url`: one for each IP address of its host name.
+async def addresses_of(url: str) -> Sequence[str]:
+    """Return the servers behind `url`: one for each IP address of its host name, maybe none now.
 
-    The name of a headless Service has one address for each pod. A name that cannot be resolved now
-    stays as it is, and its server is away. A name with https stays too: the certificate is for it.
+    The name of a headless Service has one address for each pod, and a pod keeps its address while
+    others come and go. A name with https stays as it is: the certificate is for it.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
@@ -117,13 +117,12 @@ async def addresses_of(url: str) -> Iterable[str]:
         ipaddress.ip_address(host)
         return [url]
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, family=socket.AF_INET, type=socket.SOCK_STREAM
-        )
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        return [url]
-    hosts = sorted({str(address[4][0]) for address in found})
-    return [url] if len(hosts) < 2 else [f"http://{one}:{port}{parts.path}" for one in hosts]
+        return []
+    hosts = {str(address[4][0]) for address in found if address[0] == socket.AF_INET}
+    hosts = hosts or {f"[{address[4][0]}]" for address in found}
+    return [f"http://{one}:{port}{parts.path}" for one in sorted(hosts)]
 
 
 def is_proxied(url: str) -> bool:

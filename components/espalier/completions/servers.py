@@ -219,8 +219,8 @@ class ChatServers:
         """Address of each server -> host name of the profile's address for it."""
         found: dict[str, str] = {}
         for url in self._config.urls:
-            behind = [url] if routing.is_proxied(url) else await routing.addresses_of(url)
-            found |= dict.fromkeys(behind, urlsplit(url).netloc)
+            behind = [] if routing.is_proxied(url) else await routing.addresses_of(url)
+            found |= dict.fromkeys(behind or [url], urlsplit(url).netloc)
         return found
 
     def _connect(self, url: str, host: str, *, lost_by: str = "") -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from espalier.completions import routing
 from espalier.completions.routing import addresses_of
 from espalier.config import VllmConfig
 from espalier.records import EngineError, PolicyError
@@ -329,24 +333,45 @@ def test_servers_without_adapters_say_how_to_start_them(servers, policy_dir):
         )
 
 
-def test_a_name_of_several_addresses_is_several_servers(monkeypatch):
+def test_a_name_is_the_servers_at_its_addresses(monkeypatch):
+    """One address too: a server that stays while others come and go is one server all the time."""
+    behind = {"pool": ["10.0.0.2", "10.0.0.1"], "one": ["10.0.0.1"], "six": ["fd00::1"]}
+
     async def found(host, port, **_):
-        addresses = {"pool": ["10.0.0.2", "10.0.0.1"], "one": ["10.0.0.3"]}[host]
-        return [(2, 1, 6, "", (address, port)) for address in addresses]
+        family = socket.AF_INET6 if host == "six" else socket.AF_INET
+        return [(family, 1, 6, "", (address, port)) for address in behind[host]]
 
     async def resolved(url):
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
         return list(await addresses_of(url))
 
-    assert asyncio.run(resolved("http://pool:8000")) == [
-        "http://10.0.0.1:8000",
-        "http://10.0.0.2:8000",
-    ]
-    for alone in ("http://one:8000", "https://pool:8000", "http://127.0.0.1:1"):
-        assert asyncio.run(resolved(alone)) == [alone]
+    first, second = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
+    assert asyncio.run(resolved("http://pool:8000")) == [first, second]
+    assert asyncio.run(resolved("http://one:8000")) == [first]
+    assert asyncio.run(resolved("http://six:8000")) == ["http://[fd00::1]:8000"]
+    for address in ("https://pool:8000", "http://127.0.0.1:1", "http://[fd00::1]:1"):
+        assert asyncio.run(resolved(address)) == [address]
 
 
-def test_a_name_that_is_unknown_stays_one_server():
-    assert asyncio.run(addresses_of("http://no-such-host.invalid:8000")) == [
-        "http://no-such-host.invalid:8000"
-    ]
+def test_an_unknown_name_has_no_servers_and_is_named():
+    name = "http://no-such-host.invalid:8000"
+    assert asyncio.run(addresses_of(name)) == []
+    config = VllmConfig(urls=(name,), ready_timeout_s=0.1)
+    engine = VllmServerEngine(config, StopsAtOneId(), max_rows=1)
+    with pytest.raises(EngineError, match=r"invalid:8000: the host name has no address"):
+        asyncio.run(engine.load_weights(Path("none"), 1))
+
+
+def test_a_service_without_servers_is_waited_for(servers, policy_dir, monkeypatch):
+    """Its name has no address before its first pod; each server is told the name."""
+    answers = [[], [], [servers[0].url]]
+
+    async def behind(url):
+        assert url == "http://pool:8000"
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    monkeypatch.setattr(routing, "addresses_of", behind)
+    engine = engine_of([SimpleNamespace(url="http://pool:8000")])
+    play(engine, policy_dir, two_turns, prompts=[[1, 2]])
+    assert list(engine.pool.servers) == [servers[0].url]
+    assert servers[0].hosts == {"pool:8000"}

@@ -18,7 +18,8 @@ from espalier.config import VllmConfig
 from espalier.records import EngineError
 
 _LONGEST_BACKOFF_S = 8.0
-_READY_POLL_S = 0.25
+READY_POLL_S = 0.25
+"""Pause before a server that is not there yet is asked again."""
 _HEALTH_WITHIN_S = 5.0
 _OPENED = "espalier_opened"
 """Entry of a response's `extensions`: whether a connection was opened for it."""
@@ -90,8 +91,9 @@ class VllmClient:
     """One event loop's connections to one server."""
 
     def __init__(
-        self, config: VllmConfig, url: str, *, connections: int, backoff_s: float = 0.5
+        self, config: VllmConfig, url: str, host: str, *, connections: int, backoff_s: float = 0.5
     ) -> None:
+        """Prepare the connections to `url`; each request names `host` as the one it is for."""
         self.config = config
         self.url = url
         self.given_up = ""
@@ -99,7 +101,7 @@ class VllmClient:
         self._backoff_s = backoff_s
         self._http = httpx2.AsyncClient(
             base_url=url,
-            headers=_authorization(config),
+            headers={"Host": host, **_authorization(config)},
             verify=url.startswith("https"),  # reading the CA bundle takes 0.3 s
             timeout=httpx2.Timeout(config.request_timeout_s, pool=None),
             limits=httpx2.Limits(max_connections=connections + 1),
@@ -119,7 +121,7 @@ class VllmClient:
         asking = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(lambda fault: fault is not None),
             stop=tenacity.stop_after_delay(self.config.ready_timeout_s),
-            wait=tenacity.wait_fixed(_READY_POLL_S),
+            wait=tenacity.wait_fixed(READY_POLL_S),
             retry_error_callback=_last_result,
         )
         if (fault := await asking(self.health_fault)) is not None:

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from espalier.completions import routing
 from espalier.config import VllmConfig
 from espalier.records import EngineError, HungError, PolicyError
 from espalier.rollout.engines.vllm_client import (
+    READY_POLL_S,
     Answer,
     OpenRequests,
     ServerAwayError,
@@ -111,8 +114,8 @@ class ServerPool:
             yield
             return
         known, self.servers = self.servers, {}
-        for url in await self._addresses():
-            self._connect(known.get(url) or PooledServer(url))
+        for url, host in (await self._first_addresses()).items():
+            self._connect(known.get(url) or PooledServer(url), host)
         self._is_connected = True
         try:
             await self._wait_until_ready()
@@ -258,9 +261,9 @@ class ServerPool:
         """For ever, look for servers that are new or back, and give them the weights."""
         while True:
             await asyncio.sleep(_LOOKS_EVERY_S)
-            for url in await self._addresses():
+            for url, host in (await self._addresses()).items():
                 if url not in self.servers:
-                    self._connect(PooledServer(url))
+                    self._connect(PooledServer(url), host)
                 server = self.servers[url]
                 if server.loaded is None and await server.client.health_fault() is None:
                     await self._admit(server)
@@ -374,13 +377,29 @@ class ServerPool:
                 raise error
             self._leave_out(server, error)
 
-    def _connect(self, server: PooledServer) -> None:
+    def _connect(self, server: PooledServer, host: str) -> None:
         server.client = VllmClient(
-            self._config, server.url, connections=self._connections, backoff_s=self._backoff_s
+            self._config, server.url, host, connections=self._connections, backoff_s=self._backoff_s
         )
         server.requests, server.exchanging = OpenRequests(), asyncio.Lock()
         self.servers[server.url] = server
 
-    async def _addresses(self) -> list[str]:
-        found = await asyncio.gather(*map(routing.addresses_of, self._config.urls))
-        return list(dict.fromkeys(address for each in found for address in each))
+    async def _first_addresses(self) -> dict[str, str]:
+        """Wait until there are some: the name of a Service without pods has none."""
+        until_s = time.monotonic() + self._config.ready_timeout_s
+        while not (found := await self._addresses()):
+            if time.monotonic() > until_s:
+                raise ServerAwayError(
+                    f"{self.name}: the host name has no address after "
+                    f"{self._config.ready_timeout_s:g} s. Start a server, correct "
+                    "rollout.vllm.urls, or raise rollout.vllm.ready_timeout_s"
+                )
+            await asyncio.sleep(READY_POLL_S)
+        return found
+
+    async def _addresses(self) -> dict[str, str]:
+        """Address of each server -> host name of the profile's address for it."""
+        found: dict[str, str] = {}
+        for url in self._config.urls:
+            found |= dict.fromkeys(await routing.addresses_of(url), urlsplit(url).netloc)
+        return found
