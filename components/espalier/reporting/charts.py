@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 
 from espalier.records import policy_label
 from espalier.records.step_figures import step_figure
-from espalier.reporting.comparison import drawn_group
+from espalier.reporting.comparison import POLICIES, drawn_group
 from espalier.reporting.formats import number
 from espalier.reporting.histories import history_of, kept_weights, phase_ends
 from espalier.reporting.plots import (
     GRPO_CURVES,
-    POLICIES,
     PRESTAGE_CURVES,
     PRETRAINING_CURVES,
     WARM_START_CURVES,

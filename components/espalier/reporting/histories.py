@@ -37,10 +37,11 @@ def history_of(run: RunDirectory, stage: str) -> pd.DataFrame | None:
     Continued pre-training that passed the base policy on unchanged has none either.
     """
     artifact = run.artifacts.get(stage)
-    is_passed_on = stage == "continue_pretraining" and artifact is not None
-    if is_passed_on and not artifact.manifest.rows.get("texts"):
+    if artifact is None:
         return None
-    history = run.table(stage, "history.parquet")
+    if stage == "continue_pretraining" and not artifact.manifest.rows.get("texts"):
+        return None
+    history = artifact.table("history.parquet")
     return None if history is None or history.empty or "step" not in history else history
 
 

@@ -25,7 +25,7 @@ from espalier.reporting.histories import history_of, kept_weights, phase_tables
 from espalier.reporting.reward_terms import term_tables
 from espalier.reporting.run_directory import RunDirectory, TrainingRows, read_rows
 from espalier.reporting.summary import RunSummary, summarize
-from espalier.reporting.tables import ReportTable, Section, Value, table_of
+from espalier.reporting.tables import ReportTable, Section, Value, numbers, table_of
 from espalier.reporting.transcripts import sample_tables
 
 _CURVES = {
@@ -245,6 +245,7 @@ def _curriculum(run: RunDirectory) -> Section:
     if table is None or table.empty:
         return _absent("Curriculum", "filter_curriculum", run)
     band = run.profile.get("curriculum", {}).get("pass_rate_band")
+    kept = int(numbers(table, "kept").sum())
     within = (
         ": those that the warm-started policy solves in "
         f"{100 * band[0]:g} to {100 * band[1]:g} % of its attempts"
@@ -253,8 +254,8 @@ def _curriculum(run: RunDirectory) -> Section:
     )
     return Section(
         "Curriculum",
-        f"{int(table['kept'].sum())} of {len(table)} tasks were kept{within}. A task that is "
-        "always or never solved gives a group no gradient.",
+        f"{kept} of {len(table)} tasks were kept{within}. A task that is always or never solved "
+        "gives a group no gradient.",
         (dataset.pass_rate_table(table),),
     )
 
