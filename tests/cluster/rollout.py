@@ -200,7 +200,7 @@ def run_on_servers(places, say):
         say(f"{link.name} ended")
         if link.name == "train":
             said = _said(places, job)
-            _scale(places, 0)
+    _scale(places, 0)
     version, gate = _promoted(run.settings.model_name)
     return Outcome(servers, deleted, said, *_trained(run.uri), version, gate)
 
