@@ -1,5 +1,6 @@
 """The fenced blocks of a Markdown page, and what the comment above each says about it."""
 
+import ast
 import re
 import shlex
 from dataclasses import dataclass
@@ -61,3 +62,10 @@ def fences(page):
 
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
+
+
+def has_test(path, name):
+    """Whether a file of the repository has a test of this name."""
+    file = ROOT / path
+    tree = ast.parse(file.read_text("utf-8") if file.is_file() else "")
+    return name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}

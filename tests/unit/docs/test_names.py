@@ -1,6 +1,5 @@
 """Paths, modules, profile keys and targets that a page names are there."""
 
-import ast
 import importlib
 import re
 import tomllib
@@ -11,7 +10,7 @@ import pytest
 from docs.reference import FAMILIES, models_in
 from espalier.config import Profile
 from espalier.config.environment import family_class
-from tests.unit.docs.fences import FENCES, PAGES, ROOT
+from tests.unit.docs.fences import FENCES, PAGES, ROOT, has_test
 
 TOPS = ("components", "docs", "examples", "k8s", "pipelines", "sandbox-images", "tests", ".ci")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -72,13 +71,6 @@ def named_tests(page):
             yield path, test[2]
 
 
-def has_test(path, name):
-    """Whether a file has a test of this name."""
-    file = ROOT / path
-    tree = ast.parse(file.read_text("utf-8")) if file.is_file() else ast.Module([], [])
-    return name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tests_that_a_page_names_are_there(page):
     for path, name in named_tests(page):
@@ -92,7 +84,7 @@ def test_every_trouble_of_others_names_its_test():
         for line in page.read_text("utf-8").splitlines()
         if line.startswith("| ") and not line.startswith(("| trouble", "| ---", "| **"))
     ]
-    assert len(rows) == 44
+    assert len(rows) >= 44
     for _, source, seen, tests in rows:
         assert re.match(r"[\w.-]+/[\w.-]+#\d+", source), source
         assert seen, source
