@@ -64,6 +64,7 @@ LEARNING = (
     f"training.group_size={GROUP}",
     "training.dev_questions=4",
     "training.optimizer.learning_rate=1.5e-4",
+    "synthesis.heldout_tasks=10",
     "training.algorithm.filters=[]",
     "evaluation.samples_per_task=1",
     "evaluation.sampled_questions=1",
