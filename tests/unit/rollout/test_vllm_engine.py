@@ -140,6 +140,13 @@ def test_a_failed_exchange_lets_the_server_go_on(server, policy_dir):
     assert server.seen[-1][0] == "POST /resume"
 
 
+def test_a_server_that_keeps_its_cache_is_refused(server, policy_dir):
+    server.answers["/reset_prefix_cache"] = [(200, {"success": False})]
+    with pytest.raises(EngineError, match="kept its prefix cache"):
+        asyncio.run(engine_of(server).load_weights(policy_dir, 1))
+    assert not server.is_paused
+
+
 def test_weights_that_vanish_before_they_are_read_are_named(server, tmp_path):
     engine = engine_of(server)
     newer, away = policy_at(tmp_path / "version-7"), tmp_path / "away"

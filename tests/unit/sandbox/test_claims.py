@@ -147,6 +147,8 @@ CALLS, ANSWERS = (
     DIALECT.action_ids(action)
     for action in (search_call("currency", "france currency"), FinalAnswer("euro", "answer"))
 )
+PATIENT = Profile.model_validate({"rollout": {"tool_timeout_s": 240.0}})
+"""Calls may take longer than a test waits for an episode."""
 
 
 def roller(sandboxes, **settings):
@@ -155,7 +157,7 @@ def roller(sandboxes, **settings):
     class InSandbox(ToolEnvironment):
         def __init__(self, rules):
             super().__init__(rules)
-            self.runs = SessionRuns(sandboxes, 5.0)
+            self.runs = SessionRuns(sandboxes, 120.0)
 
         async def step(self, action):
             assert (await self.runs.run("print(1)")).succeeded
@@ -170,7 +172,7 @@ def roller(sandboxes, **settings):
         ScriptedEngine(DIALECT, [CALLS, ANSWERS, CALLS, CALLS, ANSWERS]),
         DIALECT,
         replace(tiny.lookup_environments(SEARCH), make=lambda task: InSandbox(rules)),
-        Profile(),
+        PATIENT,
         **settings,
     )
 
@@ -211,7 +213,7 @@ def test_a_rolling_update_costs_no_reward(monkeypatch, how, for_training):
             playing = roller(sandboxes, for_training=for_training)
             (unbroken,) = await asyncio.to_thread(playing.roll_out, [TASK], **asked)
             cluster.is_updating = True
-            async with asyncio.timeout(30):  # the controller says so, no call has to time out
+            async with asyncio.timeout(90):  # the controller says so, no call has to time out
                 (played,) = await asyncio.to_thread(playing.roll_out, [TASK], **asked)
             return playing, unbroken, played
 
