@@ -98,6 +98,7 @@ def test_the_first_process_plays_and_samples_for_all():
         sample=lambda step, *, groups: sampled,
         close=lambda: closed.append("own"),
         ledger=PromptLedger(),
+        left_out=set(),
     )
     ours, theirs = RankZeroSampler(own, Among(0, 2)), RankZeroSampler(None, Second(1, 2))
     assert ours.sample(0, groups=2) is sampled
