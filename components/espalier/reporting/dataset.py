@@ -214,7 +214,7 @@ _MOST_BINS = 24
 
 
 def length_tables(rows: TrainingRows | None) -> tuple[ReportTable, ...]:
-    """A table of lengths for each kind of row that there is."""
+    """A table of lengths for each kind of training data that the run has."""
     if rows is None:
         return ()
     return tuple(length_table(name, found) for name, found in _lengths(rows) if found)

@@ -45,6 +45,7 @@ def report_sections(run: RunDirectory) -> tuple[Section, ...]:
         ArtifactError: an artifact was damaged after publishing, or is not of its documented shape.
     """
     made, accepted = read_rows(run, "synthesize"), read_rows(run, "validate")
+    synthesized = dataset.synthesis(run)
     found = (
         _key_figures(run),
         _flow(run),
@@ -52,9 +53,9 @@ def report_sections(run: RunDirectory) -> tuple[Section, ...]:
         _curves(run),
         _phases(run),
         _curriculum(run),
-        _splits(run),
+        _splits(run, synthesized),
         _extraction(run),
-        _synthesis(run),
+        _synthesis(run, synthesized),
         _validation(run),
         _curation(run),
         _funnel(run, made, accepted),
@@ -263,11 +264,10 @@ def _curriculum(run: RunDirectory) -> Section:
 # ---------------------------------------------------------------------------------- data
 
 
-def _splits(run: RunDirectory) -> Section:
+def _splits(run: RunDirectory, found: dataset.Synthesis | None) -> Section:
     tables = dataset.entity_splits(run)
     if not tables:
         return _absent("Entities by split", "ingest", run)
-    found = dataset.synthesis(run)
     hubs = f" Kinds with hubs: {', '.join(found.hub_kinds)}." if found and found.hub_kinds else ""
     return Section(
         "Entities by split",
@@ -287,8 +287,7 @@ def _extraction(run: RunDirectory) -> Section | None:
     return Section("Extraction", note, tables) if tables else None
 
 
-def _synthesis(run: RunDirectory) -> Section:
-    found = dataset.synthesis(run)
+def _synthesis(run: RunDirectory, found: dataset.Synthesis | None) -> Section:
     if found is None:
         return _absent("Synthesis", "synthesize", run)
     return Section("Synthesis", " ".join(found.remarks), found.tables)

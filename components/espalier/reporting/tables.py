@@ -1,4 +1,4 @@
-"""Tables of a report as data: what shows them decides how they look."""
+"""Tables of a report as data, without any layout."""
 
 from __future__ import annotations
 

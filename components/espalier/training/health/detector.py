@@ -148,7 +148,7 @@ class Drift:
 
     @property
     def far(self) -> float | None:
-        """Value from which on a step counts no more, however far it is; None in the beginning."""
+        """The figure at which one step counts most; None until the beginning is known."""
         if not self._beginning.is_known:
             return None
         found = self._beginning.median + self.direction * _MOST * self._beginning.scale

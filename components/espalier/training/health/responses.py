@@ -301,7 +301,7 @@ class Responder:
         return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
 
     def _quarantine_verifiers(self, name: str, sampled: Sequence[Trajectory]) -> str:
-        """Take out all tasks of the verifiers most of whose tasks show what a detector told."""
+        """Take out all tasks of each verifier where most of its tasks in the step are at fault."""
         verifiers, groups = self._controls.verifiers(), groups_by_task(sampled)
         judged = Counter(verifiers.get(group[0].task_id) for group in groups)
         at_fault = Counter(

@@ -75,8 +75,8 @@ class StepStreams(NullStreams):
             StreamWriter(folder, name) for name in (EPISODES, STEPS, NOTICES)
         )
         self._step = 0
-        self._left_out: dict[str, list[StreamRecord]] = {}
-        """Records of the newest step's groups that are not kept, by task."""
+        self._unkept_groups: dict[str, list[StreamRecord]] = {}
+        """Task -> records of its attempts in the newest step, for groups that are not kept."""
 
     def begin(self, history: Sequence[Mapping[str, float]]) -> None:
         """Drop what was written after the checkpoint, and add steps of it that are missing.
@@ -108,7 +108,7 @@ class StepStreams(NullStreams):
             learned: groups that the step has learned from, replayed ones included.
             update: tensors of its rows, in the order of `learned`; None if it learned nothing.
         """
-        self._step, self._left_out = step, {}
+        self._step, self._unkept_groups = step, {}
         rows: dict[int, int] = {}
         for row, trajectory in enumerate(t for group in learned for t in group.trajectories):
             rows.setdefault(id(trajectory), row)
@@ -124,7 +124,7 @@ class StepStreams(NullStreams):
             view = None
             if row is not None and update is not None and has_values:
                 view = _view(update, row, trajectory)
-            group = records if is_kept else self._left_out.setdefault(trajectory.task_id, [])
+            group = records if is_kept else self._unkept_groups.setdefault(trajectory.task_id, [])
             group.append(episode_record(trajectory, place, is_trained=row is not None, update=view))
         self._episodes.append(records)
 
@@ -136,7 +136,7 @@ class StepStreams(NullStreams):
         """Write what the detectors found, and the whole groups of the attempts that show it."""
         for name in (name for notice in notices for name in notice.attempts):
             task_id = name.partition("/")[2].rpartition("/")[0]
-            self._episodes.append(self._left_out.pop(task_id, ()))
+            self._episodes.append(self._unkept_groups.pop(task_id, ()))
         self._notices.append([notice.record() for notice in notices])
 
     def add_line(self, text: str, *, level: str = "note") -> None:
