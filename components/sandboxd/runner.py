@@ -207,7 +207,11 @@ def _limit(what: int, soft: int, *, hard: int | None = None) -> None:
 
 
 _ROUNDS = 40
-"""Rounds of kills; a fork bomb with a new session per process survives some of them."""
+"""Rounds of kills that find new processes; a fork bomb with a new session per process survives some
+of them."""
+_DIE_WITHIN_S = 2.0
+"""Time for killed processes to end, which takes processor time that a busy machine gives late;
+shorter than sandboxd waits before it ends everything."""
 _ROUND_PAUSE_S = 0.002
 _WAITED_FOR = frozenset({signal.SIGCHLD, signal.SIGTERM})
 
@@ -282,21 +286,30 @@ def _reap(first: int | None) -> tuple[int, struct_rusage] | None:
 
 
 def _end_descendants(first: int | None) -> tuple[int, struct_rusage] | None:
-    found = None
-    for _ in range(_ROUNDS):
+    found, killed, rounds = None, set[int](), 0
+    until = time.monotonic() + _DIE_WITHIN_S
+    while rounds < _ROUNDS and time.monotonic() < until:
         found = _reap(first) or found
         if not _has_children():
             break
-        _kill_all()
+        living = _kill_all()
+        rounds += not living <= killed
+        killed |= living
         time.sleep(_ROUND_PAUSE_S)
     return found
 
 
-def _kill_all() -> None:
-    """Kill all process groups; the kernel kills a group atomically, so no fork escapes."""
-    for process in descendants(os.getpid(), all_processes()):
+def _kill_all() -> set[int]:
+    """Kill all process groups; the kernel kills a group atomically, so no fork escapes.
+
+    Returns:
+        Pids of the processes that had not ended yet.
+    """
+    living = {process.pid for process in descendants(os.getpid(), all_processes())}
+    for pid in living:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+            os.killpg(os.getpgid(pid), signal.SIGKILL)
+    return living
 
 
 def _has_children() -> bool:

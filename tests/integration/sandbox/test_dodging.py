@@ -163,7 +163,8 @@ def test_memory_that_belongs_to_no_process_is_counted(run, sandbox, backend, cod
 def test_processes_whose_first_thread_ended_are_ended(run, sandbox):
     run(sandbox.python("kept = 1"))
     assert run(sandbox.exec(["python", "-c", FIRST_THREADS_END.format(1, 1, 0)])).succeeded
-    assert run(sandbox.python("print(kept)")).stdout == b"1\n"  # and nothing else with them
+    result = run(sandbox.python("print(kept)"))
+    assert result.stdout == b"1\n", result  # and nothing else with them
 
 
 def test_memory_of_processes_whose_first_thread_ended_counts(run, sandbox, backend):

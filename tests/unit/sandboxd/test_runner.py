@@ -9,7 +9,7 @@ import pytest
 from sandboxd import kernel, runner
 
 GIB = 2**30
-START = """
+ORDERS = """
 import json, os, resource, sys
 from sandboxd import kernel, runner
 from sandboxd.kernel import own_bytes
@@ -38,6 +38,8 @@ orders = {
     "threads": 0,
     "limits": {"memory_bytes": 2**30, "disk_bytes": 2**20, "cpu_s": 2.5, "processes": 8},
 }
+"""
+STARTS_A_JOB = """
 print(json.dumps(held), flush=True)
 job = runner.start_job(orders, {"stdin": 0, "stdout": 1, "stderr": 2})
 """
@@ -45,7 +47,7 @@ job = runner.start_job(orders, {"stdin": 0, "stdout": 1, "stderr": 2})
 
 def limits_of_a_job(folder, *, is_program, keeps_data):
     """Bytes that the job's starter held, and the limits that the job reads of itself."""
-    source = f"{START}\nos.waitpid(job, 0)"
+    source = f"{ORDERS}{STARTS_A_JOB}os.waitpid(job, 0)"
     lines = started(folder, source, is_program=is_program, keeps_data=keeps_data).splitlines()
     held, limits = map(json.loads, lines)
     return held, {name: soft for name, (soft, _) in limits.items()}
@@ -109,9 +111,29 @@ kernel.show_memory = show_late
 
 def test_python_code_is_a_job_once_it_shows_its_memory(tmp_path):
     """Before, it counts with the whole address space of the interpreter that it is a fork of."""
-    source = f"{SHOWN_LATE}\n{START}\nprint(Path('shown').exists(), os.waitpid(job, 0)[1])"
+    source = (
+        f"{SHOWN_LATE}{ORDERS}{STARTS_A_JOB}print(Path('shown').exists(), os.waitpid(job, 0)[1])"
+    )
     said = started(tmp_path, source, is_program=False, keeps_data=True)
     assert said.splitlines()[-1] == "True 0"
+
+
+_DIES_LATE = """
+import time
+really, until = os.killpg, time.monotonic() + 0.5
+os.killpg = lambda group, by: really(group, by) if time.monotonic() > until else None
+report, said = os.pipe()
+orders["argv"] = ["/bin/sh", "-c", "setsid sleep 9 >/dev/null 2>&1 &"]
+streams = {"stdin": os.dup(0), "stdout": os.dup(1), "stderr": os.dup(2)}
+runner.supervise(orders, {**streams, "report": said})
+print(os.read(report, 4096).decode().strip())
+"""
+
+
+def test_a_run_whose_processes_die_late_ends_clean(tmp_path):
+    """What dies needs a processor for it; all runs would be ended with one that is not clean."""
+    said = started(tmp_path, f"{ORDERS}{_DIES_LATE}", is_program=True, keeps_data=True)
+    assert json.loads(said.splitlines()[-1])["clean"], said
 
 
 @pytest.mark.parametrize(("size", "can"), [(2**20, True), (2**50, False), (2**70, False)])
