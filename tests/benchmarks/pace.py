@@ -6,8 +6,9 @@
 
 Runs of a few steps over a search that takes --tool-s for an answer. The policy is a tiny Qwen3 that
 a short warm start has taught half of the answers, or the directory --policy. The servers are
-processes of this machine, with one core each; they are started once, and each run begins with its
-own weights. With --kill a further run ahead loses one of two servers in its second step.
+processes of this machine, with one core each; each is started before the first runs that need it,
+and each run begins with its own weights. With --kill a further run ahead loses one of two servers
+in its second step.
 
     step_s, rollout_s    seconds of all steps, and those in which the learner waited for groups
     idle_s               seconds per core in which neither the run nor its servers computed
@@ -32,6 +33,7 @@ import signal
 import statistics
 import sys
 import time
+import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -68,14 +70,15 @@ def main() -> None:
     publish_warm(policy, options.out / "inputs/warm_policy")
     write_curriculum(options.out / "inputs")
     with ExitStack() as stack:
-        servers = _servers(options, stack)
-        arms = {}
-        for engine in options.engines:
+        servers, arms = [], {}
+        for engine in sorted(options.engines, key=SERVERS.get):  # an idle server computes, too
+            _start_servers(servers, SERVERS[engine], options, stack)
             _arm(options, "turns", servers[: SERVERS[engine]], steps=1)
             for pace in options.paces:
                 arms[f"{pace}, {engine}"] = _arm(options, pace, servers[: SERVERS[engine]])
                 _tell(f"{pace}, {engine}", arms[f"{pace}, {engine}"])
         if options.kill:
+            _start_servers(servers, 2, options, stack)
             arms["ahead, two, one killed"] = _arm(options, "ahead", servers, kills=True)
             _tell("ahead, two, one killed", arms["ahead, two, one killed"])
     for engine in options.engines:
@@ -157,19 +160,25 @@ def _warm_qwen(folder):
     return policy
 
 
-def _servers(options, stack):
-    """(address, process) of as many servers as any run needs."""
-    count = max(2 * options.kill, *(SERVERS[engine] for engine in options.engines))
+def _start_servers(servers, count, options, stack):
+    """Add (address, process) until there are as many servers as a run needs."""
     more = ["--enforce-eager", *(LORA if options.exchange == "adapter" else [])]
     policy_dir = options.out / "inputs/warm_policy/policy"
-    return [
-        stack.enter_context(
-            vllm_process(
-                options.python, policy_dir, options.out / f"server{n}.log", cores=str(n), more=more
-            )
-        )
-        for n in range(count)
-    ]
+    for n in range(len(servers), count):
+        log = options.out / f"server{n}.log"
+        server = vllm_process(options.python, policy_dir, log, cores=str(n), more=more)
+        servers.append(stack.enter_context(server))
+        _wait_until_ready(*servers[-1], options.ready_s)
+
+
+def _wait_until_ready(url, process, within_s):
+    """A pool begins with the servers that are ready, so that a late one would miss its requests."""
+    until = time.monotonic() + within_s
+    while process.poll() is None and time.monotonic() < until:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=10):
+            return
+        time.sleep(1)
+    sys.exit(f"the server {url} is not ready; see its log in --out")
 
 
 def _profile(options, pace, servers, steps):
