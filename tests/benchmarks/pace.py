@@ -238,8 +238,8 @@ def _arm(options, pace, servers, *, steps=None, kills=False):
         "wall_s": wall_s,
         "step_s": sum(row["step_s"] for row in tracker.rows),
         "rollout_s": sum(row["rollout_s"] for row in tracker.rows),
-        "idle_s": wall_s - cpu_s / os.cpu_count(),
-        "cpu_s": cpu_s,
+        "idle_s": None if kills else wall_s - cpu_s / os.cpu_count(),  # a killed server's is lost
+        "cpu_s": None if kills else cpu_s,
         "requests": [
             {key: now[key] - then[key] for key in now}
             for then, now in zip(before, (counted(url, COUNTERS) for url, _ in alive), strict=False)
@@ -293,9 +293,10 @@ def _compare(turns, ahead):
 
 def _tell(name, arm):
     exchange = "" if arm["exchange_s"] is None else f", exchange {arm['exchange_s']:.2f} s"
+    idle = "" if arm["idle_s"] is None else f", idle {arm['idle_s']:.1f} s"
     print(
-        f"{name}: {arm['step_s']:.1f} s (waiting {arm['rollout_s']:.1f} s, idle "
-        f"{arm['idle_s']:.1f} s), reward {arm['reward']:.2f} +- {arm['reward_error']:.2f}, "
+        f"{name}: {arm['step_s']:.1f} s (waiting {arm['rollout_s']:.1f} s{idle}), "
+        f"reward {arm['reward']:.2f} +- {arm['reward_error']:.2f}, "
         f"requests {[round(one['requests']) for one in arm['requests']]}, "
         f"{arm['lost_episodes']:.0f} lost{exchange}",
         flush=True,
