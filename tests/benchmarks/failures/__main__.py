@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import random
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +26,11 @@ def main() -> None:
     run.add_argument("--seeds", nargs="*", type=int, default=list(range(5)))
     run.add_argument("--minutes", type=float, default=90.0, help="no run is begun after them")
     run.add_argument("--out", type=Path, default=OUT)
+    show = commands.add_parser("show", help="train runs to look at with `espalier ui`")
+    show.add_argument("--kinds", nargs="*", help="names of kinds; default: all")
+    show.add_argument("--seeds", nargs="*", type=int, default=[0])
+    show.add_argument("--out", type=Path, default=OUT)
+    show.add_argument("--runs", type=Path, required=True, help="new folder of the runs to look at")
     score = commands.add_parser("score", help="print the table of detection")
     score.add_argument("--out", type=Path, default=OUT)
     rescue = commands.add_parser("rescue", help="train the same with responses, and compare")
@@ -45,6 +52,8 @@ def main() -> None:
     prepare_torch(1)
     if options.command == "run":
         train(options)
+    elif options.command == "show":
+        train_to_look_at(options)
     elif options.command == "rescue":
         train_and_compare(options)
     else:
@@ -78,6 +87,25 @@ def train(options: argparse.Namespace) -> None:
         settings = settings_of(kind, seed)
         path = run_one(kind, seed, options.out, settings=settings, name=f"{kind}-{seed}")
         print(f"{time.strftime('%H:%M:%S')} {path}", flush=True)
+
+
+def train_to_look_at(options: argparse.Namespace) -> None:
+    """Train runs whose folders' names do not tell what goes wrong; a file says it."""
+    from tests.benchmarks.failures.kinds import KINDS, settings_of
+    from tests.benchmarks.failures.training import run_one
+
+    runs = [(kind, seed) for seed in options.seeds for kind in options.kinds or list(KINDS)]
+    random.Random(0).shuffle(runs)
+    options.runs.mkdir(parents=True)
+    for number, (kind, seed) in enumerate(runs, 1):
+        name = f"run-{number:02}"
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "warm").symlink_to(options.out.resolve() / "warm")
+            settings, shown = settings_of(kind, seed), options.runs / name
+            run_one(kind, seed, Path(folder), settings=settings, name=name, shown=shown)
+        with (options.runs / "kinds.txt").open("a") as kinds:
+            print(f"{name} {kind} {seed}", file=kinds)
+        print(f"{time.strftime('%H:%M:%S')} {shown}", flush=True)
 
 
 def train_and_compare(options: argparse.Namespace) -> None:

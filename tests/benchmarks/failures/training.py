@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from espalier.records import NullTracker, json_digest, write_whole
 from espalier.records.errors import TrainingError
 from espalier.records.notices import Notice
+from espalier.records.streams import STREAMS_FOLDER
 from espalier.training.attempt_figures import attempt_figures
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.health import HealthMonitor, new_detectors
 from espalier.training.parallel import load_whole_weights
 from espalier.training.rl.loop import RlLoop
-from espalier.training.rl.step_streams import NullStreams
+from espalier.training.rl.step_streams import NullStreams, StepStreams
 from tests.benchmarks.failures.kinds import KINDS, changes_of
 from tests.benchmarks.failures.world import HeldOut, build_loop, profile_of
 from tests.benchmarks.keeping import commit
@@ -79,7 +80,28 @@ def _of_last_weights(loop: RlLoop, heldout: HeldOut, folder: Path) -> float | No
     return heldout.sampled()
 
 
-def run_one(kind: str, seed: int, out: Path, *, settings: Mapping[str, Any], name: str) -> Path:
+class KeptStreams(StepStreams):
+    """Writes what `espalier ui` opens, and keeps notices beside."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(run_dir / "trained_policy" / STREAMS_FOLDER)
+        self.notices: list[Notice] = []
+
+    def add_notices(self, notices: Sequence[Notice]) -> None:
+        """Write and keep them."""
+        super().add_notices(notices)
+        self.notices += notices
+
+
+def run_one(
+    kind: str,
+    seed: int,
+    out: Path,
+    *,
+    settings: Mapping[str, Any],
+    name: str,
+    shown: Path | None = None,
+) -> Path:
     """Train one run, and keep its history.
 
     A run that ends with an error of training keeps the steps before it, and has no final score.
@@ -90,10 +112,12 @@ def run_one(kind: str, seed: int, out: Path, *, settings: Mapping[str, Any], nam
         out: folder of the warm policies, and of the library's runs.
         settings: keys of [training].
         name: of the run's file, below `out`.
+        shown: folder to write as a run for `espalier ui`, too.
     """
     chosen = KINDS[kind]
     profile = profile_of(dict(settings), seed)
-    started, error, streams = time.process_time(), "", NoticeStreams()
+    started, error = time.process_time(), ""
+    streams = NoticeStreams() if shown is None else KeptStreams(shown)
     with tempfile.TemporaryDirectory() as folder:
         loop, heldout = build_loop(profile, Path(folder), out / "warm", changes_of(chosen))
         loop.parts.streams = streams
