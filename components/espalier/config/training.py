@@ -169,7 +169,9 @@ DetectorName = Literal[
     "paid_though_wrong",
     "staleness",
     "tasks_left",
+    "few_tasks",
     "verdict_shift",
+    "heldout_fall",
     "heldout_gap",
     "rule_against_judge",
 ]

@@ -42,6 +42,7 @@ Watch = Callable[[History], list[Flag]]
 def by_detectors(history: History) -> list[Flag]:
     """Return what this repository's detectors flag."""
     monitor = HealthMonitor(new_detectors(config_of(history.kind, history.seed)), lambda: 0.0)
+    monitor.begin(history.start_dev_em)
     return [
         Flag(notice.detector, notice.step, notice.since_step)
         for row in history.rows

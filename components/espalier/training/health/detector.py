@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple, Protocol
@@ -51,6 +51,15 @@ class Finding(NamedTuple):
     """Column that shows it, where the detector watches several."""
 
 
+Evidence = Callable[[Sequence[Trajectory]], Sequence[float]]
+"""Takes the attempts at one task, and returns how much each shows something, 0 not at all."""
+
+
+def by_attempt(shown: Callable[[Trajectory], float]) -> Evidence:
+    """Return the evidence of what an attempt shows by itself."""
+    return lambda group: [shown(attempt) for attempt in group]
+
+
 class Detector(Protocol):
     """Watches a run; one object for each run."""
 
@@ -59,8 +68,8 @@ class Detector(Protocol):
     """Column that shows what it watches."""
     key: str
     """Key of the profile to change."""
-    shows: Callable[[Trajectory], float] | None
-    """How much an attempt shows it, 0 not at all; None where no single attempt does."""
+    shows: Evidence | None
+    """Which attempts show it; None where no single attempt does."""
 
     @property
     def is_active(self) -> bool:
@@ -121,7 +130,7 @@ class Drift:
     meaning: str
     """The message's second half: what it means."""
     threshold: float = THRESHOLD
-    shows: Callable[[Trajectory], float] | None = None
+    shows: Evidence | None = None
     is_log: bool = False
     least: float = 0.0
     """Values below count as this: what is negligible does not drift."""
@@ -129,6 +138,9 @@ class Drift:
     """Value of a row without the figure; None leaves the row out."""
     unless: Callable[[Row, Row], bool] | None = None
     """(beginning, row) -> whether the step is excused: a policy that learns, say."""
+    parts: str = ""
+    """What the names of the figure's parts begin with; the message names the one that moved most.
+    """
     _beginning: Beginning = field(init=False)
     _first: dict[str, list[float]] = field(init=False, default_factory=dict)
     _sum: float = field(init=False, default=0.0)
@@ -179,7 +191,7 @@ class Drift:
         if self._told or self._sum <= self.threshold:
             return None
         self._told = True
-        return Finding(self._since, self._message(value))
+        return Finding(self._since, self._message(value, row))
 
     def _units(self, value: float) -> float:
         value = max(value, self.least)
@@ -193,10 +205,22 @@ class Drift:
     def _start(self) -> Row:
         return {name: median(values) for name, values in self._first.items()}
 
-    def _message(self, value: float) -> str:
+    def _message(self, value: float, row: Row) -> str:
         usual = self._beginning.median
         start = math.exp(usual) if self.is_log else usual
-        return f"{self.figure} is {value:.3g}, {start:.3g} in the first steps: {self.meaning}"
+        part = self._moved_part(row)
+        most = f" (most of it {part})" if part else ""
+        return f"{self.figure} is {value:.3g}, {start:.3g} in the first steps{most}: {self.meaning}"
+
+    def _moved_part(self, row: Row) -> str | None:
+        """Return the name of the part that moved most; one that was not there began at 0."""
+        start = self._start()
+        moved = {
+            name: self.direction * (value - start.get(name, 0.0))
+            for name, value in row.items()
+            if self.parts and name.startswith(self.parts)
+        }
+        return max(moved, key=lambda name: moved[name], default=None)
 
 
 @dataclass
@@ -212,7 +236,7 @@ class Beyond:
     steps: int = 1
     """Steps in a row."""
     severity: Severity = "warning"
-    shows: Callable[[Trajectory], float] | None = None
+    shows: Evidence | None = None
     _since: int = field(init=False, default=0)
     _count: int = field(init=False, default=0)
     worst: float = field(init=False, default=0.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
 from espalier.records.notices import Notice
 from espalier.records.trajectory import Trajectory
+from espalier.training.attempt_figures import groups_by_task
 from espalier.training.health.detector import FIRST_STEPS, Detector, Drift, Row
+from espalier.training.health.rules import HeldoutFall
 
 _SHOWN_ATTEMPTS = 8
 
@@ -24,6 +25,12 @@ class HealthMonitor:
         self._first: list[Row] = []
         self.row: Row = {}
         """Figures of the newest step."""
+
+    def begin(self, dev_em: float | None) -> None:
+        """Take the dev score before training; None where it is not known."""
+        for one in self._detectors:
+            if isinstance(one, HeldoutFall):
+                one.start = dev_em
 
     def replay(self, history: Iterable[Row]) -> None:
         """Take the steps that were done before a resume; what they show was told then."""
@@ -97,11 +104,10 @@ def _shown(detector: Detector, step: int, sampled: Sequence[Trajectory]) -> tupl
     """Return the ids of the attempts that show it most, the first of equal ones first."""
     if detector.shows is None:
         return ()
-    numbers: Counter[str] = Counter()
-    ranked: list[tuple[float, str]] = []
-    for attempt in sampled:
-        name = f"{step}/{attempt.task_id}/{numbers[attempt.task_id]}"
-        numbers[attempt.task_id] += 1
-        ranked.append((detector.shows(attempt), name))
+    ranked = [
+        (shown, f"{step}/{group[0].task_id}/{number}")
+        for group in groups_by_task(sampled)
+        for number, shown in enumerate(detector.shows(group))
+    ]
     ranked.sort(key=lambda pair: -pair[0])
     return tuple(name for shown, name in ranked[:_SHOWN_ATTEMPTS] if shown > 0)

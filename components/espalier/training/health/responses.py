@@ -58,7 +58,9 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "rule_against_judge": (LEFT_OUT, LEFT_OUT),
     "silent_groups": (RETURNED, STOPPED),
     "heldout_gap": (RETURNED, STOPPED),
+    "heldout_fall": (RETURNED, LOWERED_RATE, STOPPED),
     "tasks_left": (WIDENED,),
+    "few_tasks": (WIDENED,),
     "equal_outcomes": (WIDENED,),
 }
 """Detector -> what is tried, in order. The others only warn: what they tell has no cure in the

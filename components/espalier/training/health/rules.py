@@ -7,7 +7,7 @@ entry of `DETECTORS`, and its name in `training.health.ignore`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -15,14 +15,24 @@ from espalier.config import TrainingConfig
 from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
 from espalier.records.trajectory import Trajectory
 from espalier.training.attempt_figures import (
+    is_disputed,
     is_grounded,
     is_truncated,
     repeated_tokens,
     repeats_a_call,
 )
-from espalier.training.health.detector import Beyond, Detector, Drift, Finding, Row
+from espalier.training.health.detector import (
+    Beyond,
+    Detector,
+    Drift,
+    Evidence,
+    Finding,
+    Row,
+    by_attempt,
+)
 
 _UNKNOWN = f"{UNREAD_CALLS}/{UNKNOWN_TOOL}"
+_RATE = "training.optimizer.learning_rate"
 
 
 def learns(start: Row, row: Row) -> bool:
@@ -54,6 +64,24 @@ def _is_right_by_itself(attempt: Trajectory) -> float:
     return float(attempt.is_right) * (1.0 + _is_ungrounded(attempt))
 
 
+def _disputed(group: Sequence[Trajectory]) -> list[float]:
+    """Show the attempts whose answer was judged both right and wrong."""
+    return [
+        float(any(is_disputed((one, other)) for other in group if other.is_right != one.is_right))
+        for one in group
+    ]
+
+
+def _all_alike(group: Sequence[Trajectory]) -> list[float]:
+    """Show the groups of several attempts that are all right or all wrong."""
+    return [float(len(group) > 1 and len({one.is_right for one in group}) == 1)] * len(group)
+
+
+def _equally_paid(group: Sequence[Trajectory]) -> list[float]:
+    """Show the groups of several attempts that all have the same reward."""
+    return [float(len(group) > 1 and len({one.total_reward for one in group}) == 1)] * len(group)
+
+
 def _is_paid_though_wrong(attempt: Trajectory) -> float:
     return 0.0 if attempt.is_right else max(0.0, attempt.total_reward)
 
@@ -72,7 +100,7 @@ class VerdictShift:
     name: str = "verdict_shift"
     figure: str = "pass_rate"
     key: str = "environment"
-    shows: Callable[[Trajectory], float] | None = None
+    shows: Evidence | None = None
     _rates: list[float] = field(init=False, default_factory=list)
     _attempts: float = field(init=False, default=0.0)
     _suspect: tuple[int, float, float] | None = field(init=False, default=None)
@@ -143,7 +171,7 @@ class HeldoutGap:
     name: str = "heldout_gap"
     figure: str = "dev_em"
     key: str = "reward"
-    shows: Callable[[Trajectory], float] | None = None
+    shows: Evidence | None = None
     _passed: list[float] = field(init=False, default_factory=list)
     _scores: list[float] = field(init=False, default_factory=list)
     _steps: list[int] = field(init=False, default_factory=list)
@@ -197,13 +225,57 @@ _SCORES = 3
 
 
 @dataclass
+class HeldoutFall:
+    """The dev score is far below that of the weights which training began with.
+
+    The bound is `deviations` standard errors of the difference of two scores, and at least `fall`.
+    """
+
+    questions: int
+    """Dev questions behind a score."""
+    fall: float = 0.2
+    deviations: float = 4.0
+    name: str = "heldout_fall"
+    figure: str = "dev_em"
+    key: str = _RATE
+    shows: Evidence | None = None
+    start: float | None = None
+    """Score before training; the first score of a step, until it is known."""
+    _has_fallen: bool = field(init=False, default=False)
+    worst: float = field(init=False, default=0.0)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the newest dev score is still as far below."""
+        return self._has_fallen
+
+    def observe(self, row: Row) -> Finding | None:
+        """Take the figures of the next step."""
+        dev = row.get("dev_em")
+        if dev is None or not math.isfinite(dev):
+            return None
+        self.start = dev if self.start is None else self.start
+        inside = min(0.9, max(0.1, self.start))
+        error = math.sqrt(2 * inside * (1 - inside) / self.questions)
+        bound = max(self.fall, self.deviations * error)
+        self.worst = max(self.worst, (self.start - dev) / bound)
+        had_fallen, self._has_fallen = self._has_fallen, self.start - dev > bound
+        if had_fallen or not self._has_fallen:
+            return None
+        return Finding(
+            int(row["step"]),
+            f"dev_em is {dev:.2f}, {self.start:.2f} before training: the policy loses what it knew",
+        )
+
+
+@dataclass
 class JudgeAgainstRule:
     """Judges agree less with the rule than in the beginning (`NAME/kappa_with_rule`)."""
 
     name: str = "rule_against_judge"
     figure: str = "NAME/kappa_with_rule"
     key: str = "reward.judges"
-    shows: Callable[[Trajectory], float] | None = None
+    shows: Evidence | None = None
     _drifts: dict[str, Drift] = field(init=False, default_factory=dict)
 
     @property
@@ -242,19 +314,19 @@ def _drift(  # noqa: PLR0913 (a row of the table)
     key: str,
     meaning: str,
     *,
-    shows: Callable[[Trajectory], float] | None = None,
+    shows: Evidence | None = None,
     is_log: bool = False,
     least: float = 0.0,
     missing: float | None = None,
     unless: Callable[[Row, Row], bool] | None = None,
+    parts: str = "",
 ) -> Make:
     return lambda _: Drift(
         name, figure, direction, floor, key, meaning,
-        shows=shows, is_log=is_log, least=least, missing=missing, unless=unless,
+        shows=shows, is_log=is_log, least=least, missing=missing, unless=unless, parts=parts,
     )  # fmt: skip
 
 
-_RATE = "training.optimizer.learning_rate"
 _ENTROPY = "training.algorithm.entropy_coefficient"
 
 
@@ -274,6 +346,7 @@ DETECTORS: Mapping[str, Make] = {
     "mask_leak": lambda _: Beyond(
         "mask_leak", "observation_share", 0.0, "training.train_on_observations",
         "tool results are in the loss", severity="critical",
+        shows=by_attempt(lambda it: float(bool(it.tool_results))),
     ),
     "entropy": _drift(
         "entropy", "entropy", -1, 0.3, _ENTROPY,
@@ -297,7 +370,7 @@ DETECTORS: Mapping[str, Make] = {
     ),
     "reward_spread": _drift(
         "reward_spread", "reward_spread", -1, 0.06, "training.temperature",
-        "attempts at a task earn the same, right or wrong", unless=learns,
+        "attempts at a task earn the same, right or wrong", shows=_equally_paid, unless=learns,
     ),
     "own_task": _drift(
         "own_task", "own_task_share", -1, 0.12, _ENTROPY,
@@ -310,31 +383,31 @@ DETECTORS: Mapping[str, Make] = {
     ),
     "grounding": _drift(
         "grounding", "grounded_share", -1, 0.12, "reward",
-        "answers do not come from the tools' results", shows=_is_ungrounded,
+        "answers do not come from the tools' results", shows=by_attempt(_is_ungrounded),
     ),
     "grounded_right": _drift(
         "grounded_right", "grounded_right_share", -1, 0.04, "reward",
-        "answers are paid that no result of a tool contains", shows=_is_right_by_itself,
+        "answers are paid that no result of a tool contains", shows=by_attempt(_is_right_by_itself),
     ),
     "repetition": _drift(
         "repetition", "repeated_tokens_share", 1, 0.03, "reward.terms",
-        "attempts repeat their own tokens", shows=repeated_tokens,
+        "attempts repeat their own tokens", shows=by_attempt(repeated_tokens),
     ),
     "repeated_calls": _drift(
         "repeated_calls", "repeated_calls_share", 1, 0.04, "reward.terms",
-        "attempts make the same call again", shows=lambda it: float(repeats_a_call(it)),
+        "attempts make the same call again", shows=by_attempt(lambda it: float(repeats_a_call(it))),
     ),
     "unknown_calls": _drift(
         "unknown_calls", _UNKNOWN, 1, 0.04, "environment",
-        "attempts call tools that are not offered", shows=_calls_unknown, missing=0.0,
+        "attempts call tools that are not offered", shows=by_attempt(_calls_unknown), missing=0.0,
     ),
     "failed_calls": _drift(
         "failed_calls", "failed_calls_share", 1, 0.08, "environment",
-        "a tool fails, or attempts call it wrongly", shows=_calls_fail,
+        "a tool fails, or attempts call it wrongly", shows=by_attempt(_calls_fail),
     ),
     "length_rise": _drift(
         "length_rise", "action_tokens", 1, 0.12, "reward.terms", "attempts become longer",
-        shows=_length, is_log=True,
+        shows=by_attempt(_length), is_log=True,
     ),
     "length_fall": _drift(
         "length_fall", "action_tokens", -1, 0.12, "reward.terms", "attempts become shorter",
@@ -342,29 +415,30 @@ DETECTORS: Mapping[str, Make] = {
     ),
     "truncation": _drift(
         "truncation", "truncated_share", 1, 0.06, "episode.max_turns",
-        "attempts run out of turns or tokens", shows=lambda it: float(is_truncated(it)),
+        "attempts run out of turns or tokens", shows=by_attempt(lambda it: float(is_truncated(it))),
     ),
     "silent_groups": _drift(
         "silent_groups", "silent_groups_share", 1, 0.08, "policy.dialect",
-        "no call of a whole group was read", shows=_is_silent,
+        "no call of a whole group was read", shows=by_attempt(_is_silent),
     ),
     "equal_outcomes": lambda _: Beyond(
         "equal_outcomes", "equal_outcomes_share", 0.96, "curriculum.pass_rate_band",
         "attempts at a task are all right or all wrong, and teach nothing", steps=3,
+        shows=_all_alike,
     ),
     "disputed": _drift(
         "disputed", "disputed_share", 1, 0.03, "environment",
-        "equal answers get different verdicts: the verifier is noisy",
+        "equal answers get different verdicts: the verifier is noisy", shows=_disputed,
     ),
     "scattered": _drift(
         "scattered", "scattered_share", 1, 0.04, "environment",
         "different answers to one question are all right: the verifier takes wrong ones",
-        shows=_is_right_by_itself,
+        shows=by_attempt(_is_right_by_itself),
     ),
     "paid_though_wrong": _drift(
         "paid_though_wrong", "wrong_reward", 1, 0.04, "reward",
         "wrong attempts earn more: a term or a judge pays for something else",
-        shows=_is_paid_though_wrong,
+        shows=by_attempt(_is_paid_though_wrong), parts="wrong_reward/",
     ),
     "staleness": lambda _: Beyond(
         "staleness", "staleness_mean", 4.0, "training.replay.max_staleness",
@@ -374,7 +448,13 @@ DETECTORS: Mapping[str, Make] = {
         "tasks_left", "kept_tasks", -1, 0.4, "curriculum.pass_rate_band",
         "few tasks are left to draw from", is_log=True,
     ),
+    "few_tasks": lambda config: Beyond(
+        "few_tasks", "kept_tasks", config.tasks_per_step + 1, "curriculum.pass_rate_band",
+        "every step draws the same tasks, which the policy may learn by heart", direction=-1.0,
+        steps=3,
+    ),
     "verdict_shift": lambda _: VerdictShift(),
+    "heldout_fall": lambda config: HeldoutFall(config.dev_questions),
     "heldout_gap": lambda config: HeldoutGap(config.dev_questions),
     "rule_against_judge": lambda _: JudgeAgainstRule(),
 }  # fmt: skip

@@ -215,12 +215,14 @@ class RlLoop:
         """Restore the newest checkpoint, if there is one; returns the number of steps done."""
         progress = self.progress
         start = progress.resume()
+        self._health.begin(progress.start_dev_em)
         self._health.replay(progress.history)
         if self._responder is not None and progress.health_state is not None:
             self._responder.restore(progress.health_state)
         self.parts.publisher.publish(start)
         if start == 0:
             progress.begin(self._dev_score().em)
+            self._health.begin(progress.start_dev_em)
         return start
 
     def _tell(self, row: Figures, tracker: Tracker) -> None:

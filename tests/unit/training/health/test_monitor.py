@@ -26,6 +26,17 @@ def test_a_notice_names_the_attempts_that_show_it():
     assert (notice.severity, notice.key, notice.time) == ("warning", "environment", 5.0)
 
 
+def test_a_noisy_verifier_is_shown_by_answers_with_two_verdicts():
+    right = {"answer": "jade", "reward": {"outcome": 1.0}}
+    wrong = {"answer": "jade", "reward": {"outcome": 0.0}}
+    sampled = [make_trajectory("a", **right), make_trajectory("a", **wrong)]
+    sampled += [make_trajectory("b", **right), make_trajectory("b", **right)]
+    monitor = HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0)
+    rows = history(changed=FAULTS["disputed"])
+    [notice] = [n for row in rows for n in monitor.observe(row, sampled)]
+    assert notice.attempts == (f"{notice.step}/a/0", f"{notice.step}/a/1")
+
+
 def test_a_notice_of_a_judge_names_its_own_column():
     [notice] = told(history(changed=FAULTS["rule_against_judge"]))
     assert notice.figure == "judges/kappa_with_rule"

@@ -53,7 +53,9 @@ FAULTS = {
     "paid_though_wrong": {"wrong_reward": 0.6},
     "staleness": {"staleness_mean": 9.0},
     "tasks_left": {"kept_tasks": 4.0},
+    "few_tasks": {"kept_tasks": 2.0},
     "verdict_shift": {"pass_rate": 0.99},
+    "heldout_fall": {"dev_em": 0.1},
     "heldout_gap": {"dev_em": 0.4},
     "rule_against_judge": {"judges/kappa_with_rule": 0.1},
 }
@@ -141,6 +143,34 @@ def test_dev_scores_without_a_fall_are_rarely_told():
         ]
         told_runs += any(detector.observe(row) is not None for row in rows)
     assert told_runs <= 4
+
+
+def heldout_falls(start, scores):
+    """Steps at which a policy of this dev score before training is told to have fallen."""
+    monitor = HealthMonitor(new_detectors(TrainingConfig(dev_questions=24)), lambda: 0.0)
+    monitor.begin(start)
+    rows = [
+        row | {"dev_em": score}
+        for row, score in zip(history(steps=len(scores)), scores, strict=True)
+    ]
+    found = [notice for row in rows for notice in monitor.observe(row)]
+    return [it.step for it in found if it.detector == "heldout_fall"]
+
+
+def test_a_policy_that_falls_at_once_is_told():
+    assert heldout_falls(0.92, [0.04, 0.08, 0.0]) == [1]
+    assert heldout_falls(None, [0.04, 0.08, 0.0]) == []  # an earlier version's checkpoint
+    assert heldout_falls(0.92, [0.7, 0.65, 0.92, 0.3, 0.9, 0.2]) == [4, 6]
+
+
+def test_a_notice_names_the_reward_term_that_rose():
+    rows = history(changed=FAULTS["paid_though_wrong"])
+    for row in rows:
+        row["wrong_reward/format"] = 0.08
+        if row["step"] >= ONSET:
+            row["wrong_reward/length"] = 0.5
+    [notice] = [it for it in told(rows) if it.detector == "paid_though_wrong"]
+    assert "(most of it wrong_reward/length)" in notice.message
 
 
 def clipping(share, since=1, **training):
