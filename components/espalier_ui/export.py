@@ -225,9 +225,8 @@ def _record_attempt(base: str, attempt: str, recorder: _Recorder) -> None:
     asked = {"source": said["source"], "group": said["group"]}
     recorder.get(f"{base}/attempts", **asked, limit=_GROUP)
     parting = recorder.get(f"{base}/groups/parting", **asked)
-    if parting and said["has_tokens"] and attempt in parting["attempts"]:
-        first = parting["first"][parting["attempts"].index(attempt)] or 0
-        begin = max(0, first - _BEFORE_PARTING)
+    if parting and said["has_tokens"]:
+        begin = max(0, (parting["parts"] or 0) - _BEFORE_PARTING)
         recorder.get(f"{path}/tokens", offset=begin, limit=_AROUND_PARTING)
 
 

@@ -191,7 +191,7 @@ def parting(index: RunIndex, source: str, step: int, task: str) -> dict[str, Any
         rows = connection.execute(
             "SELECT source, number, offset FROM attempts "
             "WHERE source = ? AND step = ? AND task = ? ORDER BY number, offset LIMIT ?",
-            (SOURCES.index(source), step, task, _MOST_PARTED),
+            (SOURCES.index(source), step, task, _MOST_SIBLINGS),
         ).fetchall()
     records = [index.record(source, row["number"], row["offset"]) or {} for row in rows]
     by_token = [_token_list(record) for record in records]
@@ -201,16 +201,19 @@ def parting(index: RunIndex, source: str, step: int, task: str) -> dict[str, Any
     ]
     has_tokens = all(map(len, by_token)) and len(records) > 1
     common = min((_common(by_token[0], other) for other in by_token[1:]), default=0)
-    first = [_longest(place, by_token) if has_tokens else None for place in range(len(records))]
-    places = [_text_place(place, by_text) for place in range(len(records))]
+    compared = by_token[:_MOST_PARTED] if has_tokens else []  # each with each
+    first = [_longest(place, compared) for place in range(len(compared))]
+    first += [None] * (len(records) - len(compared))
+    same = _same_messages(by_text)
     mask = _mask(records[0]) if records else []
     return {
         "attempts": [_id(row) for row in rows],
         "common": int(sum(mask[:common])) if has_tokens else 0,
         "parts": common if has_tokens else None,
         "first": first,
-        "message": [place and place[0] for place in places],
-        "character": [place and place[1] for place in places],
+        "message": same[0],
+        "character": same[1],
+        "same_as": [_first_alike(place, by_text, records) for place in range(len(records))],
     }
 
 
@@ -221,17 +224,26 @@ def _longest(place: int, sequences: Sequence[Sequence[Any]]) -> int:
     return max((_common(own, other) for other in others), default=0)
 
 
-def _text_place(place: int, texts: Sequence[Sequence[str]]) -> tuple[int, int] | None:
-    """Return message and character up to where another attempt's messages go along."""
-    best: tuple[int, int] | None = None
-    for number, other in enumerate(texts):
-        if number == place:
-            continue
-        same = _common(texts[place], other)
-        pair = (texts[place][same : same + 1], other[same : same + 1])
-        inside = _common(pair[0][0], pair[1][0]) if all(pair) else 0
-        best = max(best or (0, 0), (same, inside))
-    return best
+def _same_messages(texts: Sequence[Sequence[str]]) -> tuple[int | None, int | None]:
+    """Return message and character up to where all attempts go along.
+
+    Both are None where they do to the end, and where there is only one.
+    """
+    if all(other == texts[0] for other in texts[1:]):
+        return None, None
+    same = min(_common(texts[0], other) for other in texts[1:])
+    following = [one[same] if same < len(one) else "" for one in texts]
+    character = min(_common(following[0], other) for other in following[1:])
+    # the page counts UTF-16 code units
+    return same, len(following[0][:character].encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _first_alike(
+    place: int, texts: Sequence[Sequence[str]], records: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Return the sample number of the first attempt with the same messages; None for itself."""
+    first = texts.index(texts[place])
+    return None if first == place or not texts[place] else str(records[first].get("sample", first))
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -512,7 +512,8 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 def _json_text(value: object) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)
+        # compact, as the page writes it: characters are counted in both
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:  # it lies too deep in itself to be searched
         return ""
 

@@ -43,8 +43,8 @@
  *   reward_min: number | null, reward_max: number | null, trained: boolean | null,
  *   attempts: Row[]}} Group
  * @typedef {{total: number, offset: number, groups: Group[]}} Groups
- * @typedef {{attempts: string[], common: number | null, parts?: number | null,
- *   first: (number | null)[], message: (number | null)[], character: (number | null)[]}} Parting
+ * @typedef {{attempts: string[], common: number, parts: number | null, same_as: (string | null)[],
+ *   first: (number | null)[], message: number | null, character: number | null}} Parting
  *
  * @typedef {{role: string, content: string, thought?: string | null, turn: number | null,
  *   tool_calls?: {name: string, arguments: unknown}[] | null, cut?: number,

@@ -4,7 +4,26 @@ import json
 
 import pytest
 
-from tests.factories.viewed_run import HOSTILE, NOW, Viewer, write_run
+from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
+from tests.factories.viewed_run import (
+    HOSTILE,
+    NOW,
+    Viewer,
+    attempt,
+    notice_record,
+    write_run,
+    write_stream,
+)
+
+
+def run_of_one_step(folder, attempts):
+    """The viewer of a run with these attempts."""
+    streams = write_run(folder / "run", steps=0)
+    records = [
+        episode_record(one, EpisodePlace(1, number, NOW)) for number, one in enumerate(attempts)
+    ]
+    write_stream(streams, EPISODES, records)
+    return Viewer([folder / "run"], folder)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +126,26 @@ def test_attempts_of_a_group_part_at_a_token(viewer):
     found = viewer.get("runs/demo/groups/parting", source="train", group="1/t0")
     # their fifth token tells them apart, and is the second that they sampled
     assert (found["first"], found["common"], found["parts"]) == ([4, 4, 4, 4], 1, 4)
-    assert set(found["message"]) == {1}
+    # of their second message, all have the thought and the call up to its number
+    assert (found["message"], found["character"]) == (1, len('country\nsearch {"query":"lyon '))
+    assert found["same_as"] == [None] * 4
+
+
+def test_attempts_with_equal_messages_are_told(tmp_path):
+    viewer = run_of_one_step(
+        tmp_path, [attempt("t0", 0), attempt("t0", 1, right=False), attempt("t0", 0)]
+    )
+    found = viewer.get("runs/run/groups/parting", source="train", group="1/t0")
+    assert (found["message"], found["same_as"]) == (1, [None, None, "0"])
+    viewer.catalog.close()
+
+
+def test_attempts_that_are_all_alike_part_nowhere(tmp_path):
+    viewer = run_of_one_step(tmp_path, [attempt("t0", 0), attempt("t0", 0)])
+    found = viewer.get("runs/run/groups/parting", source="train", group="1/t0")
+    assert (found["message"], found["character"]) == (None, None)
+    assert found["same_as"] == [None, "0"]
+    viewer.catalog.close()
 
 
 def first_attempt(viewer, source="train"):
@@ -254,8 +292,6 @@ def test_answers_allow_no_script_from_elsewhere(viewer):
 
 
 def test_hostile_text_comes_as_text(tmp_path):
-    from tests.factories.viewed_run import EpisodePlace, attempt, episode_record, write_stream
-
     write_run(tmp_path / "run", steps=1)
     streams = tmp_path / "run" / "evaluation" / "streams" / "untrained"
     one = attempt("h0", 0, text=HOSTILE, answer=HOSTILE)

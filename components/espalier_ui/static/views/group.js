@@ -16,6 +16,7 @@ import { brief, visible, visibleToken } from "../visible.js";
 const COLUMNS = 4;
 const BEFORE_TOKENS = 40;
 const AFTER_TOKENS = 400;
+const AFTER_MESSAGES = 12;
 const AFTER_CHARACTERS = 1500;
 
 /** The tokens around the place where the attempts part.
@@ -39,34 +40,32 @@ function PartingTokens({ tokens, parts, alone }) {
 }
 
 /** The messages from the parting on, where tokens cannot be shown.
- * @param {{attempt: Attempt, message: number | null, character: number | null}} given */
-function PartingText({ attempt, message, character }) {
+ * @param {{attempt: Attempt, parting: Parting}} given */
+function PartingText({ attempt, parting: { message, character } }) {
   const from = message ?? 0;
-  return attempt.messages.slice(from, from + 6).map((one, at) => {
+  if (attempt.messages.length <= from) return html`<p class="quiet">It ends here.</p>`;
+  const shown = attempt.messages.slice(from, from + AFTER_MESSAGES).map((one, at) => {
     const calls = (one.tool_calls ?? []).map(
       (call) => `${call.name} ${JSON.stringify(call.arguments)}`,
     );
-    const text = [one.thought, one.content, ...calls].filter(Boolean).join("\n");
+    const text = [one.thought, ...calls, one.content].filter(Boolean).join("\n");
     const cut = at === 0 ? (character ?? 0) : 0;
     const marked = message !== null && at === 0;
     return html`<div key=${at} class="message"><header>${visible(one.role)}</header><pre>
       <span class="same">${visible(text.slice(0, cut))}</span>
       ${marked && html`<span
         class="parts">${visible(text.slice(cut, cut + 1))}</span>`}
-      ${visible(text.slice(cut + (marked ? 1 : 0), cut + AFTER_CHARACTERS))}</pre></div>`;
+      ${visible(text.slice(cut + (marked ? 1 : 0), cut + AFTER_CHARACTERS))}
+      ${text.length > cut + AFTER_CHARACTERS && "\u2026"}</pre></div>`;
   });
-}
-
-/** @param {Parting} parting @returns {number} the first token that not all have */
-function partsAt({ parts, first }) {
-  const known = first.flatMap((one) => (one === null ? [] : [one]));
-  return parts ?? (known.length ? Math.min(...known) : 0);
+  const more = attempt.messages.length - from - AFTER_MESSAGES;
+  return html`${shown}${more > 0 && html`<p class="quiet">Messages not shown here: ${more}.</p>`}`;
 }
 
 /** @param {{run: string, rows: Row[], parting: Parting}} given */
 function Columns({ run, rows, parting }) {
   const base = `${runPath(run)}/attempts`;
-  const parts = partsAt(parting);
+  const parts = parting.parts ?? 0;
   const tokens = /** @type {import("../answers.js").Answer<Tokens[]>} */ (
     useAnswers(
       rows.map((row) =>
@@ -77,38 +76,34 @@ function Columns({ run, rows, parting }) {
       ),
     )
   );
-  const readable = tokens.data?.every((one) => one.text && one.text.length > 0) ?? true;
-  const attempts = /** @type {import("../answers.js").Answer<Attempt[]>} */ (
-    useAnswers(readable ? [] : rows.map((row) => `${base}/${encodeURIComponent(row.id)}`))
+  const readable = !tokens.error && (tokens.data?.every((one) => one.text?.length) ?? true);
+  const attempts = useAnswers(
+    readable ? [] : rows.map((row) => `${base}/${encodeURIComponent(row.id)}`),
   );
-  return html`<div class="side">${rows.map((row, at) => {
-    const place = parting.attempts.indexOf(row.id);
-    return html`<article key=${row.id}>
-      <h3><a data-row href=${attemptAddress(run, row)}>#${row.sample ?? brief(row.id, 20)}</a>
-        ${" "}<${Verdict} right=${row.right} lost=${row.lost} /> ${figure(row.reward)}</h3>
-      <p class="quiet">${terms(row)}
-        ${row.answer !== null && html`<br />answer: ${brief(row.answer, 100)}`}
-        </p>
-      ${
-        readable
-          ? whenThere(
-              tokens,
-              (all) =>
-                all[at] &&
-                html`<${PartingTokens} tokens=${all[at]} parts=${parts}
-                  alone=${parting.first[place] ?? null} />`,
-            )
-          : whenThere(
-              attempts,
-              (all) =>
-                all[at] &&
-                html`<${PartingText} attempt=${all[at]}
-            message=${parting.message[place] ?? null}
-              character=${parting.character[place] ?? null} />`,
-            )
-      }
-    </article>`;
-  })}</div>`;
+  return whenThere(/** @type {typeof attempts} */ (readable ? tokens : attempts), (all) => {
+    const shared = readable
+      ? html`The first ${figure(parting.common)} sampled tokens are the same in all attempts.
+          Filled: the first token that not all have. Framed: the first from which an attempt is
+          like no other.`
+      : `Messages at the beginning that all attempts share, left out: ${parting.message ?? 0}.`;
+    return html`<p class="quiet">${shared} Right and wrong attempts take turns.</p>
+      <div class="side">${rows.map((row, at) => {
+        const place = parting.attempts.indexOf(row.id);
+        const twin = parting.same_as[place] ?? null;
+        return html`<article key=${row.id}>
+          <h3><a data-row href=${attemptAddress(run, row)}>#${row.sample ?? brief(row.id, 20)}</a>
+            ${" "}<${Verdict} right=${row.right} lost=${row.lost} /> ${figure(row.reward)}</h3>
+          <p class="quiet">${terms(row)}
+            ${row.answer !== null && html`<br />answer: ${brief(row.answer, 100)}`}
+            ${twin !== null && html`<br />The same messages as #${visible(twin)}.`}</p>
+          ${
+            readable
+              ? html`<${PartingTokens} tokens=${all[at]} parts=${parts}
+                  alone=${parting.first[place] ?? null} />`
+              : html`<${PartingText} attempt=${all[at]} parting=${parting} />`
+          }</article>`;
+      })}</div>`;
+  });
 }
 
 /** @param {Row[]} rows @returns {Row[]} right and wrong ones in turn */
@@ -129,7 +124,7 @@ export function GroupView({ run, at, mark }) {
     const count = said.attempts.length;
     const right = said.attempts.filter((row) => row.right).length;
     return html`<h1>${brief(said.attempts[0]?.question ?? at.group, 200)}</h1>
-      <p>${right} of ${said.attempts.length} attempts right.
+      <p>${right} of ${said.attempts.length} attempts right, as the verifier judged.
         ${said.attempts[0] && html` <a
           href=${changed({ view: "lineage", task: said.attempts[0].task })}
           >Where the task comes from</a>`}</p>
@@ -142,14 +137,8 @@ export function GroupView({ run, at, mark }) {
       </div>
       ${whenThere(
         parting,
-        (/** @type {Parting} */ where) => html`
-        ${
-          where.common !== null &&
-          html`<p class="quiet">The first ${figure(where.common)} sampled tokens are the same in
-          all attempts. Filled: the first token that not all have. Framed: the first from which an
-          attempt is like no other. Right and wrong attempts take turns.</p>`
-        }
-        <${Columns} run=${run.id} rows=${shown} parting=${where} />`,
+        (/** @type {Parting} */ where) =>
+          html`<${Columns} run=${run.id} rows=${shown} parting=${where} />`,
       )}
       <h2>Attempts</h2>
       <${Attempts} run=${run.id} rows=${said.attempts} asked=${false}
