@@ -249,15 +249,18 @@ class ViewerApp:
         page, level = asked.page(), asked.text("level")
         first, last = asked.count("from"), asked.count("to")
         run = self._indexed(request)
-        found = [
+        found = curves.in_order_of_worth(
             one
-            for one in reversed(run.curves.notices())
+            for one in run.curves.notices()
             if (level is None or one["level"] == level)
             and (first is None or one["step"] >= first)
             and (last is None or one["step"] <= last)
-        ]
+        )
         part = found[page.offset : page.offset + page.limit]
-        shown = [one | {"attempts": attempts.named(run.index, one["attempts"])} for one in part]
+        shown: list[dict[str, Any]] = []
+        for one in part:
+            names = attempts.named(run.index, one["attempts"])
+            shown.append(one | {"attempts": list(names), "names": list(names.values())})
         return {"total": len(found), "offset": page.offset, "notices": shown}
 
     def _timeline(self, request: Request, asked: Parameters) -> Any:  # noqa: ANN401

@@ -106,25 +106,30 @@ _NAMED = re.compile(r"(\d{1,9})/(.+)/(\d{1,6})", re.DOTALL)
 _MOST_NAMED = 20
 
 
-def named(index: RunIndex, names: Sequence[str]) -> list[str]:
-    """Return the ids of training attempts that are named by STEP/TASK/NUMBER; ids stay as they are.
+def named(index: RunIndex, names: Sequence[str]) -> dict[str, str]:
+    """Return training attempts that are named by STEP/TASK/NUMBER: id -> a name to read.
 
-    A name without an attempt, of steps that a resumed run wrote again, is left out.
+    An id stays as it is. A name without an attempt, of steps that a resumed run wrote again, is
+    left out.
     """
-    found: list[str] = []
+    found: dict[str, str] = {}
     with index.reading() as connection:
         for name in names[:_MOST_NAMED]:
             match = _NAMED.fullmatch(name)
             if match is None:
-                found.append(name)
+                found[name] = name
                 continue
             row = connection.execute(
-                "SELECT number, offset FROM attempts WHERE source = ? AND step = ? AND task = ? "
+                "SELECT number, offset, is_right, failure FROM attempts "
+                "WHERE source = ? AND step = ? AND task = ? "
                 "ORDER BY number, offset LIMIT 1 OFFSET ?",
                 (SOURCES.index(TRAIN), int(match[1]), match[2], int(match[3])),
             ).fetchone()
             if row is not None:
-                found.append(str(AttemptPlace(TRAIN, row["number"], row["offset"])))
+                place = AttemptPlace(TRAIN, row["number"], row["offset"])
+                lost = row["failure"] == "lost"
+                verdict = "\u2205" if lost else "\u2713" if row["is_right"] else "\u2717"
+                found[str(place)] = f"{verdict} {match[2]} #{match[3]}"
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Curves:
         self._seen: dict[str, object] = {}
         self._rows: list[dict[str, Any]] = []
         self._notices: list[dict[str, Any]] = []
+        self._counts: Counter[str] = Counter()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per step: `step`, `time`, `figures`, `timings`; finite numbers or None."""
@@ -59,15 +61,16 @@ class Curves:
             seen = _signature([segment.path for segment in found])
             if seen != self._seen.get("notices"):
                 read = read_stream(streams, NOTICES) if streams else iter(())
-                notices = [_detected(one) if "detector" in one else _notice(one) for one in read]
+                notices = [_detected(one) if _is_detected(one) else _notice(one) for one in read]
                 self._notices = notices[-_MOST_NOTICES:]
+                self._counts = Counter(one["level"] for one in in_order_of_worth(self._notices))
                 self._seen["notices"] = seen
             return self._notices
 
     def notice_counts(self) -> dict[str, int]:
-        """Return the number of notices by level."""
-        counts = Counter(one["level"] for one in self.notices())
-        return {"warning": 0, "note": 0} | counts
+        """Return the number of notices by level; equal lines of the log count once."""
+        self.notices()
+        return {"warning": 0, "note": 0} | self._counts
 
     def newest(self) -> dict[str, Any]:
         """Return the newest value of some figures; {} before the first step.
@@ -170,6 +173,37 @@ class Curves:
         after = known[-1]["step"] if known else -1
         for record in read_stream(streams, "steps", after) if streams else ():
             yield _row(record)
+
+
+def in_order_of_worth(notices: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what detectors found, oldest first, then the rest of the log, newest first.
+
+    Lines of the log that differ in their numbers alone become one, the newest, with their `count`
+    and with the step of the first one as `since`.
+
+    Args:
+        notices: oldest first.
+    """
+    detected: list[dict[str, Any]] = []
+    logged: dict[tuple[str, ...], dict[str, Any]] = {}
+    for number, one in enumerate(notices):
+        if one["detected"]:
+            detected.append({**one, "count": 1})
+            continue
+        is_line = one["level"] in ("note", "warning") and one["cost"] is None
+        own = () if is_line else (str(number),)
+        key = (one["level"], one["source"], _NUMBER.sub("0", one["text"]), *own)
+        earlier = logged.pop(key, None)  # the newest one's place is that of the whole
+        logged[key] = {**one, "count": 1} if earlier is None else _again(earlier, one)
+    return [*detected, *reversed(logged.values())]
+
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+
+
+def _again(earlier: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str, Any]:
+    since = earlier["step"] if earlier["since"] is None else earlier["since"]
+    return {**newest, "count": earlier["count"] + 1, "since": since}
 
 
 def described(names: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -281,6 +315,7 @@ def _notice(record: Mapping[str, Any]) -> dict[str, Any]:
         "time": _number(record.get("time")),
         "stage": "train",
         "step": record["step"],
+        "detected": _is_detected(record),
         "level": _text(record.get("level")) or "note",
         "source": _text(record.get("source")) or "log",
         "text": _text(record.get("text")) or "",
@@ -294,6 +329,10 @@ def _notice(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _is_detected(record: Mapping[str, Any]) -> bool:
+    return "detector" in record
+
+
 def _detected(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a detector found, by the names of API.md."""
     level = "warning" if row.get("severity") in ("warning", "critical") else "note"
@@ -303,6 +342,7 @@ def _detected(row: Mapping[str, Any]) -> dict[str, Any]:
             "step": row["step"],
             "level": "action" if row.get("action") else level,
             "source": row.get("detector"),
+            "detector": row.get("detector"),
             "text": row.get("message"),
             "since": row.get("since_step"),
             "attempts": row.get("attempts"),

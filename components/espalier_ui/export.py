@@ -29,7 +29,7 @@ Ask = Callable[[str, Mapping[str, object]], Any]
 of the kind."""
 
 # What the views ask for by themselves (static/views): a page of a list, the bins of rewards.
-_GROUPS, _ATTEMPTS, _GROUP, _TOKENS, _NOTICES, _BINS, _PAIRS = 40, 50, 200, 2000, 200, 10, 50
+_GROUPS, _ATTEMPTS, _GROUP, _TOKENS, _NOTICES, _BINS, _PAIRS = 40, 50, 200, 2000, 500, 10, 50
 _BEFORE_PARTING, _AROUND_PARTING = 40, 440
 _TIMELINE_STEPS = 5
 _STEPS = 12  # whose groups are listed

@@ -17,8 +17,9 @@
  * @typedef {{total: number, stride: number, steps: number[], time: (number | null)[],
  *   series: Record<string, (number | null)[]>, names: string[]}} Steps
  * @typedef {{time: number | null, stage: string | null, step: number | null, level: string,
- *   source: string, text: string, since: number | null, attempts: string[], key: string | null,
- *   figure?: string | null, cost: number | null}} Notice
+ *   source: string, text: string, since: number | null, attempts: string[], names: string[],
+ *   detected: boolean, count: number, key: string | null, figure?: string | null,
+ *   cost: number | null}} Notice
  *
  * @typedef {string | number | null} Cell
  * @typedef {{name: string, kind: string, columns: string[], rows: Cell[][]}} ReportTable

@@ -24,6 +24,10 @@ export function percent(value) {
   return `${(value * 100).toFixed(Math.abs(value) < 0.1 && value ? 1 : 0)}%`;
 }
 
+/** @param {Record<string, number | null>} shares  of held-out questions @returns {string} */
+export const heldOut = ({ untrained, warm_start, trained }) =>
+  [untrained, warm_start, trained].map(percent).join(" \u2192 ");
+
 /** @param {unknown} value @returns {string} a duration */
 export function seconds(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return "\u2013";

@@ -77,10 +77,32 @@ def test_curves_keep_gaps_and_are_thinned(viewer):
     assert viewer.get("runs/demo/steps", **{"from": 2, "to": 2})["steps"] == [2]
 
 
-def test_notices_come_newest_first(viewer):
+def test_a_notice_has_its_step_and_key(viewer):
     (notice,) = viewer.get("runs/demo/notices", level="warning")["notices"]
     assert (notice["step"], notice["key"], notice["attempts"]) == (1, "a.b", [])
     assert viewer.get("runs/demo/notices", level="restart")["total"] == 0
+
+
+def test_detectors_come_first_and_equal_lines_are_one(tmp_path):
+    line = "warning: step {}: engine and trainer disagree by 0.0{} nats"
+    records = [notice_record(step, "warning", line.format(step, step)) for step in (1, 2, 3)]
+    records += [notice_record(2, "restart", "restart"), notice_record(2, "restart", "restart")]
+    found = {"severity": "warning", "since_step": 1, "attempts": ["2/t0/1", "9/none/0"]}
+    records += [notice_record(step, detector=name, message=name, **found)
+                for step, name in ((2, "cause"), (3, "consequence"))]  # fmt: skip
+    streams = write_run(tmp_path / "run")
+    write_stream(streams, "notices", sorted(records, key=lambda record: record.step))
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    notices = viewer.get("runs/run/notices")["notices"]
+    assert [(one["source"], one["detected"], one["step"], one["since"], one["count"])
+            for one in notices] == [
+        ("cause", True, 2, 1, 1), ("consequence", True, 3, 1, 1), ("log", False, 3, 1, 3),
+        ("log", False, 2, None, 1), ("log", False, 2, None, 1), ("log", False, 1, None, 1),
+    ]  # fmt: skip
+    assert notices[0]["names"] == ["\u2717 t0 #1"], "an attempt that is gone is left out"
+    (run,) = viewer.get("runs")["runs"]
+    assert run["notices"]["warning"] == 4, "two of detectors, the line of thrice, and another"
+    viewer.catalog.close()
 
 
 def test_timeline_divides_a_step_by_what_was_measured(viewer):

@@ -2,7 +2,7 @@
 import { changed, go, href } from "../address.js";
 import { useAnswer, runPath } from "../answers.js";
 import { Chart } from "../chart.js";
-import { figure, moment, percent } from "../figures.js";
+import { figure, heldOut, moment } from "../figures.js";
 import { Choice, Csv, Facts, Table, html, whenThere } from "../parts.js";
 import { brief, visible } from "../visible.js";
 
@@ -18,24 +18,25 @@ export function kindOf(notice) {
   return ["warning", "critical", "restart"].includes(notice.level) ? notice.level : "info";
 }
 
-/** @param {Notice} notice @returns {string} */
-function money(notice) {
-  return notice.cost === null ? "" : `, cost ${figure(notice.cost)}`;
+/** @param {Notice} notice @returns {string} how often it was said, and what it cost */
+function further({ count, cost }) {
+  return `${count > 1 ? `, ${count} times` : ""}${cost === null ? "" : `, cost ${figure(cost)}`}`;
 }
 
 /** @param {Notice} notice @returns {string} */
 function markText(notice) {
   const source = brief(notice.source, 30);
-  return `${notice.level} of ${source}: ${brief(notice.text, 90)}${money(notice)}`;
+  return `${notice.level} of ${source}: ${brief(notice.text, 90)}${further(notice)}`;
 }
 
 /** @param {Notice[]} notices @param {{step: number | null}[]} restarts @returns {Mark[]} */
 function marksOf(notices, restarts) {
-  const said = notices.flatMap((notice) =>
-    notice.step === null || notice.level === "note"
-      ? []
-      : [{ step: notice.step, kind: kindOf(notice), text: markText(notice) }],
-  );
+  const said = notices.flatMap((notice) => {
+    if (notice.step === null || notice.level === "note") return [];
+    // equal lines have one mark, where they begin
+    const step = notice.count > 1 ? (notice.since ?? notice.step) : notice.step;
+    return [{ step, kind: kindOf(notice), text: markText(notice) }];
+  });
   const known = new Set(
     notices.filter((notice) => notice.level === "restart").map((one) => one.step),
   );
@@ -56,10 +57,12 @@ export function defined(text) {
 /** @param {{figure: Figure, steps: Steps, marks: Mark[], run: string}} given */
 function Curve({ figure: one, steps, marks, run }) {
   const values = steps.series[one.name] ?? [];
-  const newest = values.filter((value) => value !== null).at(-1);
+  const newest = values.map((value) => value !== null).lastIndexOf(true);
+  const older = newest >= 0 && newest < values.length - 1;
   const what = one.what || "a figure of a loss of your own";
   return html`<section class="curve">
-    <h3><span>${one.name}</span><span>${figure(newest)}</span></h3>
+    <h3><span>${one.name}</span><span>${figure(values[newest])}${older &&
+    html` <span class="quiet">in step ${steps.steps[newest]}</span>`}</span></h3>
     <p class="defined" title=${visible(what)}>${defined(what)}</p>
     <p class="quiet">${one.scale || "\u00a0"}</p>
     <${Chart} label=${`${one.name}, ${one.scale}, by step`} marks=${marks} sync="overview"
@@ -82,10 +85,10 @@ function Notices({ notices, run }) {
     ${
       notice.since !== null &&
       notice.since !== notice.step &&
-      html` <span class="quiet">since step
-      <a href=${href({ run, view: "step", step: notice.since })}>${notice.since}</a></span>`
+      html` <span class="quiet">since <a
+        href=${href({ run, view: "step", step: notice.since })}>step ${notice.since}</a></span>`
     }
-    <span class="quiet">${` ${visible(notice.source)}${money(notice)}, `}
+    <span class="quiet">${` ${visible(notice.source)}${further(notice)}, `}
       ${moment(notice.time)}</span>
     <div>${visible(notice.text).slice(0, 2000)}</div>
     ${notice.figure && html`<div
@@ -98,7 +101,7 @@ function Notices({ notices, run }) {
         (id, at) => html`
       <a key=${id}
           href=${href({ run, view: "attempt", source: "train", attempt: id })}
-          >attempt ${at + 1}</a> `,
+          >${brief(notice.names[at] ?? id, 60)}</a> `,
       )}</div>`
     }
   </li>`,
@@ -110,7 +113,7 @@ export function OverviewView({ run, at, mark }) {
   const all = at.figures === "all";
   const base = runPath(run.id);
   const figures = useAnswer("/api/figures", { run: run.id }, mark);
-  const noticed = useAnswer(`${base}/notices`, { limit: 200 }, mark);
+  const noticed = useAnswer(`${base}/notices`, { limit: 500 }, mark);
   const names =
     all && figures.data
       ? /** @type {any} */ (figures.data).figures
@@ -125,12 +128,7 @@ export function OverviewView({ run, at, mark }) {
       ["State", html`${run.state}${run.stage ? `, ${visible(run.stage)}` : ""}`],
       ["Step", run.step === null ? "\u2013" : `${run.step}${run.steps ? ` of ${run.steps}` : ""}`],
       ["Family, model", brief([run.family, run.model].filter(Boolean).join(", ") || "\u2013", 80)],
-      [
-        "Held-out, untrained \u2192 warm start \u2192 trained",
-        [run.heldout.untrained, run.heldout.warm_start, run.heldout.trained]
-          .map(percent)
-          .join(" \u2192 "),
-      ],
+      ["Held-out, untrained \u2192 warm start \u2192 trained", heldOut(run.heldout)],
       ["Started, last written (UTC)", `${moment(run.started)}, ${moment(run.updated)}`],
       ["Folder", html`<span class="mono">${brief(run.path, 200)}</span>`],
     ]} />

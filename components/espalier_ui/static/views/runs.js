@@ -2,7 +2,7 @@
 import { useRef } from "../vendor/hooks.mjs";
 import { changed, go, href } from "../address.js";
 import { useAnswer } from "../answers.js";
-import { figure, moment, percent } from "../figures.js";
+import { figure, heldOut, moment, percent } from "../figures.js";
 import { Pages, Table, html, whenThere } from "../parts.js";
 import { brief, visible } from "../visible.js";
 
@@ -102,9 +102,7 @@ export function RunsView({ at }) {
           figure(run.figures.reward),
           percent(run.figures.pass_rate),
           percent(run.figures.dev_em),
-          [run.heldout.untrained, run.heldout.warm_start, run.heldout.trained]
-            .map(percent)
-            .join(" \u2192 "),
+          heldOut(run.heldout),
           notices(run),
           moment(run.updated),
         ],
