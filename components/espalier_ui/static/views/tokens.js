@@ -14,8 +14,9 @@ const PAGE = 2000;
 const MOST_ALPHA = 45;
 
 /** @typedef {{name: string, label: string, what: string, values: (tokens: Tokens) => TokenValues,
- *   both?: boolean, least?: number, classes?: (value: number) => string}} Colouring
- *   `both`: signed, red below 0 and blue above */
+ *   both?: boolean, least?: number, classes?: (value: number) => string,
+ *   without?: string}} Colouring
+ *   `both`: signed, red below 0 and blue above; `without`: `what` where the loss was not kept */
 
 /** @param {Tokens} tokens @returns {TokenValues} */
 function versions(tokens) {
@@ -67,9 +68,11 @@ const COLOURINGS = [
     name: "mask",
     label: "mask",
     classes: (value) => (value ? "trains" : "dropped"),
+    // a token that was not sampled and yet trained is filled too
     values: ({ sampled, loss }) =>
-      sampled.map((is, at) => (is ? (loss ? (loss[at] ?? null) : 1) : null)),
+      sampled.map((is, at) => (loss ? loss[at] || (is ? 0 : null) : is || null)),
     what: "filled: in the loss; struck through: sampled, but dropped from the loss",
+    without: "filled: sampled by the policy; what was in the loss was not kept",
   },
   {
     name: "version",
@@ -95,8 +98,8 @@ function background(value, most, now) {
   return `background:${faint(hue, Math.min(Math.abs(value) / most, 1))}`;
 }
 
-/** @param {{now: Colouring, most: number}} given */
-function Legend({ now, most }) {
+/** @param {{now: Colouring, most: number, what: string}} given */
+function Legend({ now, most, what }) {
   const likely = now.name === "logprob";
   const [low, high] = likely ? [-most, 0] : now.both ? [-most, most] : [0, most];
   const ramp = [
@@ -111,7 +114,7 @@ function Legend({ now, most }) {
         style=${`background:linear-gradient(90deg, ${ramp})`}></span>
     <span>${figure(high)}</span>`
   }
-    <span class="quiet">${now.what}. Dotted: not sampled, so without a value.</span></p>`;
+    <span class="quiet">${what}. Dotted: not sampled, so without a value.</span></p>`;
 }
 
 /** What is known of one token.
@@ -137,7 +140,7 @@ function Chosen({ tokens, index }) {
     ["Sampled", masked ? "no: read" : "yes"],
     [
       "In the loss",
-      masked ? "no" : tokens.loss ? (tokens.loss[index] ? "yes" : "no: dropped") : "not kept",
+      !tokens.loss ? "not kept" : tokens.loss[index] ? "yes" : masked ? "no" : "no: dropped",
     ],
     ["Log-prob, engine", value(tokens.logprob)],
     ["Log-prob, trainer", value(tokens.trainer_logprob)],
@@ -189,7 +192,8 @@ function Coloured({ tokens, now }) {
   )}</div></div>
   ${
     values
-      ? html`<${Legend} now=${now} most=${most} />`
+      ? html`<${Legend} now=${now} most=${most}
+          what=${tokens.loss ? now.what : (now.without ?? now.what)} />`
       : html`<p
         role="status">The run did not keep the ${now.label} of this attempt\u2019s tokens.</p>`
   }
