@@ -350,6 +350,7 @@ class ViewerApp:
             known = ("split", "question", "gold", "verifier", "environment", "source", "pattern")
             others = ("difficulty", "extra", "synthesis")
             found = {"task": name, **dict.fromkeys((*known, *others)), "evidence": []}
+            found["question"] = attempts.question_of(run.index, name)
         documents = Documents(run.path).get(found.pop("evidence"))
         return found | {"documents": documents} | history
 

@@ -133,6 +133,15 @@ def named(index: RunIndex, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def question_of(index: RunIndex, task: str) -> str | None:
+    """Return the question of a task as its first attempt read it."""
+    with index.reading() as connection:
+        row = connection.execute(
+            "SELECT json_extract(shown, '$.question') FROM attempts WHERE task = ? LIMIT 1", (task,)
+        ).fetchone()
+    return None if row is None else row[0]
+
+
 def shown(row: sqlite3.Row, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return a row of the index as `Row` of API.md.
 
@@ -257,9 +266,12 @@ def histogram(index: RunIndex, wanted: Filter, measure: str, bins: int) -> dict[
         counts = {0: [0] * bins, 1: [0] * bins}
         if low is None:
             return {"of": measure, "edges": [], "right": [], "wrong": []}
-        width = (high - low) / bins or 1.0
+        if low == high:  # one value has one bin without width
+            bins, counts = 1, {0: [0], 1: [0]}
+        width = (high - low) / bins
         rows = connection.execute(
-            f"SELECT is_right, min(CAST(({column} - ?) / ? AS INTEGER), ?) AS bin, "
+            # a division by 0 is NULL in SQLite
+            f"SELECT is_right, min(CAST(coalesce(({column} - ?) / ?, 0) AS INTEGER), ?) AS bin, "
             f"count(*) AS count FROM attempts WHERE {wanted.condition} GROUP BY is_right, bin",
             (low, width, bins - 1, *wanted.values),
         )

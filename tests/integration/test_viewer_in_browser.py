@@ -24,7 +24,14 @@ from espalier_ui.export import write_export
 from espalier_ui.server import viewer_server, write_report
 from espalier_ui.talk import QuestionAsked, Talks
 from tests.factories.sample_run import make_run
-from tests.factories.viewed_run import Viewer, attempt, step_record, write_run, write_stream
+from tests.factories.viewed_run import (
+    Viewer,
+    attempt,
+    notice_record,
+    step_record,
+    write_run,
+    write_stream,
+)
 from tests.unit.ui.test_talk import TALKING, add_checkpoint
 
 PICTURES = "ESPALIER_TEST_PICTURES"
@@ -59,10 +66,26 @@ def write_hostile_run(folder):
     return folder
 
 
+def write_failing_run(folder):
+    """Three steps with notices, equal attempts, and a task of which only attempts are kept."""
+    streams = write_run(folder, steps=1)
+    same = [attempt("gone", 0), attempt("gone", 1, right=False), attempt("gone", 0)]
+    records = [episode_record(one, EpisodePlace(2, number, 9.0)) for number, one in enumerate(same)]
+    records.append(episode_record(same[0], EpisodePlace(3, 0, 9.0)))
+    write_stream(streams, EPISODES, records)
+    write_stream(streams, "steps", [step_record(2, grad_norm=0.5), step_record(3)])
+    shown = {"severity": "warning", "since_step": 1, "attempts": ["2/gone/1"]}
+    lines = [notice_record(step, "warning", f"step {step}: 0.{step} nats") for step in (1, 2, 3)]
+    found = [notice_record(3, detector=name, message=name, **shown)
+             for name in ("cause", "consequence")]  # fmt: skip
+    write_stream(streams, "notices", [*lines, *found])
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """The viewer of two runs, its address, and its application."""
     folder = tmp_path_factory.mktemp("viewed")
+    write_failing_run(folder / "runs" / "failing")
     write_hostile_run(folder / "runs" / "run")
     write_run(folder / "runs" / "other", steps=2)
     write_run(folder / "runs" / "live", steps=2, running=True)
@@ -239,6 +262,47 @@ def test_tokens_that_were_not_sampled_have_no_value(pages, served):
     assert set(read.evaluate_all("all => all.map(one => one.getAttribute('style'))")) == {None}
     pages.page.locator(".tokens span").nth(3).click()
     pages.page.locator("dd", has_text="-0.5").first.wait_for()
+
+
+def test_the_mask_says_what_it_is_made_of(pages, served):
+    for task, what in (("t0", "filled: in the loss;"), ("t1", "filled: sampled by the policy;")):
+        row = aside(served[2].get, "runs/run/attempts", source="train", step=1, task=task)
+        tokens = {"show": "tokens", "colour": "mask", "token": 0}
+        pages.open(run="run", view="attempt", attempt=row["attempts"][0]["id"], **tokens)
+        assert what in pages.page.locator(".legend").inner_text()
+        assert pages.page.locator(".tokens .trains").count() == 5
+        in_loss = pages.page.locator("dl.facts div", has_text="In the loss").inner_text()
+        assert in_loss.split("\n")[-1] == ("no" if task == "t0" else "not kept")
+
+
+def test_the_cause_of_a_failure_leads_to_its_group(pages):
+    pages.open(run="failing")
+    norm = pages.page.locator(".curve h3", has_text="grad_norm")
+    assert norm.inner_text().split("\n")[-1] == "0.5 in step 2"
+    assert "step" not in pages.page.locator(".curve h3", has_text="reward").inner_text()
+    cause, consequence, line, *_ = pages.page.locator(".notices li").all_inner_texts()
+    assert "step 3 since step 1 cause," in cause
+    assert "consequence" in consequence
+    assert "step 3 since step 1 log, 3 times," in line
+    pages.page.locator(".notices").get_by_role("link", name="\u2717 gone #1").first.click()
+    assert "gone, play it" in pages.page.locator("aside").inner_text()
+    assert "search: succeeded" in pages.page.locator(".two").inner_text()
+    pages.page.get_by_role("link", name="Its group").click()
+    sides = pages.page.locator(".side article")
+    sides.nth(2).wait_for()
+    texts = sides.all_inner_texts()
+    assert all('search {"query":"lyon' in text and "country: france" in text for text in texts)
+    assert ["The same messages as #0." in text for text in texts] == [False, False, True]
+    assert "which may be mistaken" in sides.locator(".verdict").first.get_attribute("title")
+    assert "left out: 1." in pages.page.locator("main").inner_text()
+    pages.page.get_by_role("link", name="Where the task comes from").click()
+    pages.heading("what is asked by gone")
+    assert pages.said == []
+
+
+def test_one_reward_of_all_attempts_is_one_value(pages):
+    pages.open(run="failing", view="step", step=3)
+    assert pages.page.locator(".histogram .bin a").all_inner_texts() == ["1"]
 
 
 def test_a_state_comes_back_from_its_address(pages, served):

@@ -8,6 +8,7 @@ import { beginning, visible } from "./visible.js";
 
 export const html = htm.bind(h);
 const MOST_MARKS = 400;
+export const JUDGED = "as the verifier judged, which may be mistaken";
 
 /** @typedef {import("./vendor/preact.mjs").Node} Node */
 
@@ -79,8 +80,8 @@ export function Verdict({ right, lost }) {
   if (lost) return html`<span class="verdict lost">\u2205 lost</span>`;
   if (right === null || right === undefined) return html`<span class="verdict">\u2013</span>`;
   return right
-    ? html`<span class="verdict right">\u2713 right</span>`
-    : html`<span class="verdict wrong">\u2717 wrong</span>`;
+    ? html`<span class="verdict right" title=${JUDGED}>\u2713 right</span>`
+    : html`<span class="verdict wrong" title=${JUDGED}>\u2717 wrong</span>`;
 }
 
 /** @typedef {{name: string, label: Node, number?: boolean, title?: string}} Column */

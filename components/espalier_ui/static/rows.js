@@ -1,7 +1,7 @@
 // Attempts in a table: the same columns wherever attempts are listed.
 import { href } from "./address.js";
 import { figure } from "./figures.js";
-import { Table, Verdict, html } from "./parts.js";
+import { JUDGED, Table, Verdict, html } from "./parts.js";
 import { brief, visible } from "./visible.js";
 
 /** @typedef {import("./contract.js").Row} Row */
@@ -33,7 +33,7 @@ export function terms(row) {
 export function Attempts({ run, rows, caption, asked = true }) {
   return html`<${Table} caption=${caption} columns=${[
     { name: "what", label: asked ? "Question" : "Attempt" },
-    { name: "verdict", label: "Verdict" },
+    { name: "verdict", label: "Verdict", title: JUDGED },
     { name: "reward", label: "Reward", number: true },
     { name: "answer", label: "Answer" },
     { name: "ended", label: "Ended" },

@@ -36,9 +36,10 @@ export function visibleToken(text) {
   return shown.replace(/\n/g, "\u21b5\n").replace(/\t/g, "\u21e5\t");
 }
 
-/** @param {unknown} value @param {number} [characters] @returns {string} one line, cut */
+/** @param {unknown} value @param {number} [characters] @returns {string} one line, cut; empty
+ *   where there is none */
 export function brief(value, characters = 120) {
-  const line = visible(value)
+  const line = visible(value ?? "")
     .slice(0, characters * 4)
     .replace(/\s+/g, " ")
     .trim();

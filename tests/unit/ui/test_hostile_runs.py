@@ -163,7 +163,7 @@ def test_a_link_out_of_the_run_is_not_followed(tmp_path, name):
     detail = viewer.get("runs/run")
     gone = {
         LINKED[0]: found != whole, LINKED[1]: found["attempts?source=trained"] == 0,
-        LINKED[2]: viewer.get("runs/run/tasks/h0")["question"] is None,
+        LINKED[2]: viewer.get("runs/run/tasks/h0")["gold"] is None,
         LINKED[3]: detail["profile"] == {}, LINKED[4]: found["attempts?source=train"] == 0,
     }  # fmt: skip
     assert gone[name]

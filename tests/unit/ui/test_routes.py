@@ -132,7 +132,7 @@ def test_a_histogram_counts_each_attempt_once(viewer):
     assert (sum(found["right"]), sum(found["wrong"])) == (12, 12)
     assert len(found["edges"]) == 5
     flat = viewer.get("runs/demo/histogram", source="train", of="turns", bins=4)
-    assert sum(flat["right"]) + sum(flat["wrong"]) == 24
+    assert flat == {"of": "turns", "edges": [2, 2], "right": [12], "wrong": [12]}
 
 
 def test_groups_have_their_attempts_and_gold(viewer):
@@ -255,6 +255,13 @@ def test_a_task_leads_to_the_steps_that_trained_on_it(viewer):
         (1, True), (2, True), (3, True),
     ]  # fmt: skip
     assert viewer.refusal("/api/runs/demo/tasks/none") == (404, "no_task")
+
+
+def test_a_task_without_a_file_has_its_question(tmp_path):
+    viewer = run_of_one_step(tmp_path, [attempt("lost", 0)])
+    found = viewer.get("runs/run/tasks/lost")
+    assert (found["question"], found["gold"]) == ("what is asked by lost", None)
+    viewer.catalog.close()
 
 
 def test_labels_are_kept_outside_of_the_run_and_become_rows(viewer):

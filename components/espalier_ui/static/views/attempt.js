@@ -26,10 +26,18 @@ function Neighbours({ attempt }) {
       href=${changed({ ...OTHER, attempt: attempt.previous })}>\u2190 previous</a>`}
     ${attempt.next && html`<a data-key="next"
       href=${changed({ ...OTHER, attempt: attempt.next })}>next \u2192</a>`}
+    ${attempt.group && html`<a href=${changed({
+      ...OWN,
+      view: "group",
+      source: attempt.source,
+      step: attempt.step,
+      group: attempt.group,
+      attempt: null,
+    })}>Its group</a>`}
     ${
       attempt.siblings.length > 1 &&
-      html`<span class="quiet">Its group:</span>
-      <div class="choice" role="group" aria-label="Attempts of its group">${attempt.siblings.map(
+      html`<div class="choice" role="group"
+        aria-label="Attempts of its group">${attempt.siblings.map(
         (one, at) => html`<a key=${one.id}
         href=${changed({ ...OWN, attempt: one.id })}
           aria-current=${one.id === attempt.id ? "true" : null}
@@ -84,7 +92,7 @@ function About({ run, attempt }) {
       "Task",
       html`<a
         href=${href({ run: run.id, view: "lineage", task: attempt.task })}
-        >${brief(attempt.task, 60)}</a>${!exported && html`,
+        >${brief(attempt.task, 60)}</a>${!exported && html`, ${" "}
         <a href=${href({ run: run.id, view: "talk", task: attempt.task })}>play it</a>`}`,
     ],
     [

@@ -34,6 +34,13 @@ const ORDERS = [
   ["-logprob", "most likely"],
 ];
 
+/** @type {[string, string][]} */
+export const VERDICTS = [
+  ["", "all"],
+  ["true", "right"],
+  ["false", "wrong"],
+];
+
 /** A field that changes one parameter of the address.
  * @param {{name: string, label: string, values: string[][], now: string}} given */
 export function Select({ name, label, values, now }) {
@@ -77,12 +84,7 @@ export function AttemptsView({ run, at, mark }) {
           aria-current=${one.name === source ? "true" : null}>${visible(one.name)}
           <span class="quiet"> ${one.attempts.toLocaleString("en")}</span></a>`,
       )}</div>
-      <${Choice} name="right" label="Verdict" now=${at.right ?? ""}
-        values=${[
-          ["", "all"],
-          ["true", "right"],
-          ["false", "wrong"],
-        ]} />
+      <${Choice} name="right" label="Verdict" now=${at.right ?? ""} values=${VERDICTS} />
       <${Select} name="sort" label="Order" now=${at.sort ?? ""} values=${ORDERS} />
     </div>
     ${

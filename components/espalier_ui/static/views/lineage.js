@@ -13,13 +13,8 @@ import { brief, visible } from "../visible.js";
 
 /** @param {{run: string, task: Task}} given */
 function TaskLineage({ run, task }) {
-  const made = {
-    pattern: task.pattern,
-    difficulty: task.difficulty,
-    synthesis: task.synthesis,
-    extra: task.extra,
-  };
-  return html`<h1>${brief(task.question, 300)}</h1>
+  const { pattern, difficulty, synthesis, extra } = task;
+  return html`<h1>${brief(task.question, 300) || visible(task.task)}</h1>
     <ol class="steps">
       <li><h2>Documents</h2>${
         task.documents.length
@@ -38,7 +33,8 @@ function TaskLineage({ run, task }) {
         ["Source", visible(task.source ?? "\u2013")],
         ["Gold", brief((task.gold ?? []).join(" | ") || "\u2013", 200)],
       ]} />
-        <details><summary>How it was made</summary><${Hostile} value=${made} /></details></li>
+        <details><summary>How it was made</summary><${Hostile}
+          value=${{ pattern, difficulty, synthesis, extra }} /></details></li>
       <li><h2>Attempts</h2><ul>${task.sources.map(
         (one) => html`<li key=${one.source}><a data-row
           href=${href({ run, view: "attempts", source: one.source, task: task.task })}

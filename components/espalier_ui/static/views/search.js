@@ -6,7 +6,7 @@ import { figure, percent } from "../figures.js";
 import { Choice, Pages, Verdict, html, whenThere } from "../parts.js";
 import { attemptAddress } from "../rows.js";
 import { brief, visible } from "../visible.js";
-import { Select } from "./attempts.js";
+import { Select, VERDICTS } from "./attempts.js";
 
 /** @typedef {import("../app.js").Given} Given
  * @typedef {import("../contract.js").Hits} Hits */
@@ -72,12 +72,7 @@ export function SearchView({ run, at, mark }) {
         values=${[["", "all attempts"], ...run.sources.map(({ name }) => [name, name])]} />
       <${Select} name="role" label="Written by" now=${at.role ?? ""}
         values=${[["", "anyone"], ...ROLES.map((role) => [role, role])]} />
-      <${Choice} name="right" label="Verdict" now=${at.right ?? ""}
-        values=${[
-          ["", "all"],
-          ["true", "right"],
-          ["false", "wrong"],
-        ]} />
+      <${Choice} name="right" label="Verdict" now=${at.right ?? ""} values=${VERDICTS} />
     </div>
     ${!at.q && html`<p
       class="quiet">All words must occur in one message; the last may be the beginning of a

@@ -22,6 +22,7 @@ export function Spread({ run, source, step = null, mark }) {
         const [low, high] = [said.edges[at] ?? 0, said.edges[at + 1] ?? 0];
         // a bin does not hold its right edge, but for the last
         const below = at === counts.length - 1 ? high : Number((high - 1e-9).toPrecision(12));
+        const [from, to] = [figure(low), figure(high)];
         const address = href({
           run,
           view: "attempts",
@@ -32,7 +33,7 @@ export function Spread({ run, source, step = null, mark }) {
         });
         return [
           html`<div role="listitem" key=${at} class="bin">
-        <a href=${address}>${figure(low)} \u2013 ${figure(high)}</a>
+        <a href=${address}>${from === to ? from : `${from} \u2013 ${to}`}</a>
         <span class="bar-of" style=${`width:${(count / most) * 100}%`}></span>
         <span class="number">${count} <span class="quiet">(${said.right[at]} right)</span></span>
       </div>`,

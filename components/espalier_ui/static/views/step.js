@@ -3,7 +3,7 @@ import { useEffect } from "../vendor/hooks.mjs";
 import { changed, go, href } from "../address.js";
 import { useAnswer, runPath } from "../answers.js";
 import { figure, percent } from "../figures.js";
-import { Choice, Pages, Table, html, whenThere } from "../parts.js";
+import { Choice, JUDGED, Pages, Table, html, whenThere } from "../parts.js";
 import { brief, visible } from "../visible.js";
 import { Spread } from "./spread.js";
 
@@ -26,7 +26,7 @@ function marks(group) {
 export function GroupTable({ run, groups, caption }) {
   return html`<${Table} caption=${caption} columns=${[
     { name: "question", label: "Question" },
-    { name: "right", label: "Right", number: true },
+    { name: "right", label: "Right", number: true, title: JUDGED },
     { name: "marks", label: "Attempts" },
     { name: "reward", label: "Reward, mean", number: true },
     { name: "range", label: "least \u2013 most", number: true },

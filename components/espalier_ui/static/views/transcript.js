@@ -54,7 +54,7 @@ function OneMessage({ message: given, path, index, results, marked, chosen, shar
     aria-label=${`Message ${index + 1}, ${visible(message.role)}`}>
     <header><strong>${visible(message.role)}</strong>
       ${results.map(
-        (result) => html`<span key=${result.call}>${visible(result.name)}:
+        (result) => html`<span key=${result.call}>${visible(result.name)}:${" "}
         <span class=${`verdict ${result.succeeded ? "right" : "wrong"}`}
         >${outcome(result)}</span></span>`,
       )}
