@@ -118,6 +118,8 @@ def run_one(
     profile = profile_of(dict(settings), seed)
     started, error = time.process_time(), ""
     streams = NoticeStreams() if shown is None else KeptStreams(shown)
+    if shown is not None:
+        write_whole(shown / "profile.json", profile.model_dump_json())
     with tempfile.TemporaryDirectory() as folder:
         loop, heldout = build_loop(profile, Path(folder), out / "warm", changes_of(chosen))
         loop.parts.streams = streams
