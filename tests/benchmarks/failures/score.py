@@ -173,9 +173,15 @@ def _table(title: str, histories: Sequence[History]) -> None:
         )
     told = [(one, by_detectors(one)) for one in healthy]
     alarms = [(one, flags) for one, flags in told if flags]
-    print(f"false alarms: {len(alarms)} of {len(healthy)} healthy runs")
+    fell = {one.seed: step for one, _ in alarms if (step := falls_at(one)) is not None}
+    print(
+        f"false alarms: {len(alarms)} of {len(healthy)} healthy runs; in {len(fell)} of them the "
+        "held-out score falls all the same"
+    )
     for one, flags in alarms:
-        print(f"  healthy-{one.seed}: " + ", ".join(f"{f.detector} at {f.step}" for f in flags))
+        told_of = ", ".join(f"{f.detector} at {f.step}" for f in flags)
+        falls_in = f" (falls at {fell[one.seed]})" if one.seed in fell else ""
+        print(f"  healthy-{one.seed}: {told_of}{falls_in}")
     early = {f"{one.kind}-{one.seed}": verdict(one, by_detectors(one)).early for one in failing}
     wrong = {name: flags for name, flags in early.items() if flags}
     print(f"before the onset: {len(wrong)} of {len(failing)} failing runs")
