@@ -82,6 +82,7 @@ class S3StandIn:
         self.lock = threading.Lock()
         self.page = 3  # objects of a listing, few so that paging is met
         self.now = lambda: datetime.now(UTC)
+        self.dates_uploads = True  # SeaweedFS lists them without the time of their begin
         self.endpoint = "http://in.memory"
 
     @property
@@ -229,8 +230,7 @@ def _handled(stand_in, request, body):
     if sent_md5 and base64.b64decode(sent_md5) != hashlib.md5(body).digest():
         raise Refusal(400, "BadDigest", "Content-MD5 is of other bytes")
     if not key:
-        page = stand_in.page
-        return 200, {"Content-Type": "application/xml"}, _listing(name, bucket, query, page)
+        return 200, {"Content-Type": "application/xml"}, _listing(stand_in, name, bucket, query)
     if "uploads" in query or "uploadId" in query:
         return _multipart(bucket, request.command, key, query, body, stand_in.now())
     return _object(bucket, request, key, body, stand_in.now())
@@ -325,20 +325,21 @@ def _assembled(parts, wanted):
     return b"".join(contents), f"{whole}-{len(contents)}"
 
 
-def _listing(name, bucket, query, page):
+def _listing(stand_in, name, bucket, query):
     prefix = query.get("prefix", "")
     if "uploads" in query:
         after = unquote(query.get("key-marker", ""))
         rows = "".join(
             f"<Upload><Key>{quote(upload.key)}</Key><UploadId>{upload_id}</UploadId>"
-            f"<Initiated>{_stamp(upload.begun)}</Initiated></Upload>"
+            + (f"<Initiated>{_stamp(upload.begun)}</Initiated>" if stand_in.dates_uploads else "")
+            + "</Upload>"
             for upload_id, upload in bucket.uploads.items()
             if upload.key.startswith(prefix) and upload.key > after
         )
         return f"<R><EncodingType>url</EncodingType><Bucket>{name}</Bucket>{rows}</R>".encode()
     after = unquote(query.get("continuation-token", ""))
     found = [key for key in sorted(bucket.objects) if key.startswith(prefix) and key > after]
-    shown = found[:page]
+    shown = found[: stand_in.page]
     rows = "".join(
         f"<Contents><Key>{quote(key)}</Key><ETag>&quot;{etag}&quot;</ETag>"
         f"<LastModified>{_stamp(modified)}</LastModified><Size>{len(content)}</Size></Contents>"

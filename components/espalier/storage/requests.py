@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlunsplit
@@ -61,6 +61,11 @@ class Upload(NamedTuple):
     key: str
     upload_id: str
     begun: datetime
+    """When; `UNKNOWN_TIME` where the server does not say (SeaweedFS)."""
+
+
+UNKNOWN_TIME = datetime.max.replace(tzinfo=UTC)
+"""Later than any other, so that nothing of this time is ever old enough to be deleted."""
 
 
 def while_etag(etag: str | None) -> Mapping[str, str]:
@@ -258,9 +263,9 @@ class S3Requests:
                 lambda: ListMultipartUploadsResult(self.ask("GET", bucket, query=query)),
             )
             found += [
-                Upload(upload.object_name, upload.upload_id, upload.initiated_time)
+                Upload(upload.object_name, upload.upload_id, upload.initiated_time or UNKNOWN_TIME)
                 for upload in page.uploads
-                if upload.object_name and upload.upload_id and upload.initiated_time
+                if upload.object_name and upload.upload_id
             ]
             if not (page.is_truncated and page.next_key_marker):
                 return found

@@ -146,7 +146,9 @@ def test_publishing_what_is_there_already_sends_nothing(s3, tmp_path):
     assert s3.methods() == {"GET": 3}  # the manifest, the listing, the manifest again
 
 
-def test_a_killed_publication_resumes_with_the_missing_parts(s3, tmp_path):
+@pytest.mark.parametrize("dates_uploads", [True, False])
+def test_a_killed_publication_resumes_with_the_missing_parts(s3, tmp_path, dates_uploads):
+    s3.dates_uploads = dates_uploads
     artifact(tmp_path / "here", {"small": b"1", "weights": os.urandom(LARGE)})
     s3.fail("PUT", "partNumber=3", "error", times=99)
     with pytest.raises(StorageAwayError):

@@ -71,6 +71,13 @@ def test_contents_of_a_killed_publication_go_when_asked_for(s3, publish, collect
     assert s3.buckets[BUCKET].uploads == {}
 
 
+def test_uploads_of_unknown_age_stay(s3, collect):
+    s3.dates_uploads = False
+    begin_upload(s3, key_of(b"large"))
+    collect(unpublished=True)
+    assert len(s3.buckets[BUCKET].uploads) == 1
+
+
 def test_an_artifact_that_lost_its_manifest_is_mended_by_it(s3, publish, collect, tmp_path):
     publish({"rows": b"1"})
     manifest = s3.objects.pop(f"{PREFIX}/manifest.json")
