@@ -77,7 +77,7 @@ def _all_alike(group: Sequence[Trajectory]) -> list[float]:
     return [float(len(group) > 1 and len({one.is_right for one in group}) == 1)] * len(group)
 
 
-def _equally_paid(group: Sequence[Trajectory]) -> list[float]:
+def _equally_rewarded(group: Sequence[Trajectory]) -> list[float]:
     """Show the groups of several attempts that all have the same reward."""
     return [float(len(group) > 1 and len({one.total_reward for one in group}) == 1)] * len(group)
 
@@ -370,7 +370,7 @@ DETECTORS: Mapping[str, Make] = {
     ),
     "reward_spread": _drift(
         "reward_spread", "reward_spread", -1, 0.06, "training.temperature",
-        "attempts at a task earn the same, right or wrong", shows=_equally_paid, unless=learns,
+        "attempts at a task earn the same, right or wrong", shows=_equally_rewarded, unless=learns,
     ),
     "own_task": _drift(
         "own_task", "own_task_share", -1, 0.12, _ENTROPY,
