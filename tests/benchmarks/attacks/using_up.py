@@ -19,7 +19,7 @@ ATTACKS = (
     program(
         "resources",
         "fork bomb of a shell",
-        "subprocess.run(['sh', '-c', 'f() { f | f & }; f; sleep 60'])",
+        "subprocess.run(['sh', '-c', 'f() { f | f & }; (f) & exec sleep 60'])",
     ),
     program(
         "resources",

@@ -24,7 +24,7 @@ async def main():
     except SandboxUnavailable as error:
         return {"refused": str(error)}
     try:
-        bomb = await sandbox.exec(["sh", "-c", "f() { f | f & }; f; exec sleep 5"], timeout_s=1)
+        bomb = await sandbox.exec(["sh", "-c", "f() { f | f & }; (f) & exec sleep 5"], timeout_s=1)
         return {
             "said": (await sandbox.python("6 * 7")).text,
             "user": (await sandbox.exec(["id", "-u"])).text,
