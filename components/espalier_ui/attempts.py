@@ -107,10 +107,10 @@ _MOST_NAMED = 20
 
 
 def named(index: RunIndex, names: Sequence[str]) -> dict[str, str]:
-    """Return training attempts that are named by STEP/TASK/NUMBER: id -> a name to read.
+    """Return the ids of training attempts named by STEP/TASK/NUMBER, each with a short title.
 
-    An id stays as it is. A name without an attempt, of steps that a resumed run wrote again, is
-    left out.
+    What has no such form is an id already, and its own title. A name without an attempt, of steps
+    that a resumed run wrote again, is left out.
     """
     found: dict[str, str] = {}
     with index.reading() as connection:

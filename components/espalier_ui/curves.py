@@ -68,7 +68,7 @@ class Curves:
             return self._notices
 
     def notice_counts(self) -> dict[str, int]:
-        """Return the number of notices by level; equal lines of the log count once."""
+        """Return the number of notices by level, after `in_order_of_worth` has joined log lines."""
         self.notices()
         return {"warning": 0, "note": 0} | self._counts
 

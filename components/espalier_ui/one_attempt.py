@@ -225,9 +225,9 @@ def _longest(place: int, sequences: Sequence[Sequence[Any]]) -> int:
 
 
 def _same_messages(texts: Sequence[Sequence[str]]) -> tuple[int | None, int | None]:
-    """Return message and character up to where all attempts go along.
+    """Return where attempts stop being the same: the message, and the character in it, from 0.
 
-    Both are None where they do to the end, and where there is only one.
+    Both are None where all messages are the same, and where there is only one attempt.
     """
     if all(other == texts[0] for other in texts[1:]):
         return None, None
@@ -241,7 +241,7 @@ def _same_messages(texts: Sequence[Sequence[str]]) -> tuple[int | None, int | No
 def _first_alike(
     place: int, texts: Sequence[Sequence[str]], records: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Return the sample number of the first attempt with the same messages; None for itself."""
+    """Return the sample number of an earlier attempt with the same messages, if there is one."""
     first = texts.index(texts[place])
     return None if first == place or not texts[place] else str(records[first].get("sample", first))
 

@@ -207,8 +207,8 @@ def _limit(what: int, soft: int, *, hard: int | None = None) -> None:
 
 
 _ROUNDS = 40
-"""Rounds of kills that find new processes; a fork bomb with a new session per process survives some
-of them."""
+"""Most rounds of kills that find a process not killed before: a fork bomb that gives each process a
+session of its own survives some rounds."""
 _DIE_WITHIN_S = 2.0
 """Time for killed processes to end, which takes processor time that a busy machine gives late;
 shorter than sandboxd waits before it ends everything."""

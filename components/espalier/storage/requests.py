@@ -61,11 +61,12 @@ class Upload(NamedTuple):
     key: str
     upload_id: str
     begun: datetime
-    """When; `UNKNOWN_TIME` where the server does not say (SeaweedFS)."""
+    """When it began; `UNKNOWN_TIME` where the server does not say (SeaweedFS)."""
 
 
 UNKNOWN_TIME = datetime.max.replace(tzinfo=UTC)
-"""Later than any other, so that nothing of this time is ever old enough to be deleted."""
+"""Stands for the begin of an upload that the server does not tell. It is later than any other time,
+so that such an upload is never old enough to be deleted."""
 
 
 def while_etag(etag: str | None) -> Mapping[str, str]:

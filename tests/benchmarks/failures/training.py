@@ -18,7 +18,7 @@ from espalier.training.checkpoint import CheckpointStore
 from espalier.training.health import HealthMonitor, new_detectors
 from espalier.training.parallel import load_whole_weights
 from espalier.training.rl.loop import RlLoop
-from espalier.training.rl.step_streams import NullStreams, StepStreams
+from espalier.training.rl.step_streams import StepStreams
 from tests.benchmarks.failures.kinds import KINDS, changes_of
 from tests.benchmarks.failures.world import HeldOut, build_loop, profile_of
 from tests.benchmarks.keeping import commit
@@ -58,17 +58,6 @@ def measured_cost(out: Path, *, steps: int = 6) -> Cost:
             monitor.observe(row, attempts)
             rows += 1
     return Cost(step_s, figures_s, (time.process_time() - started) / rows)
-
-
-class NoticeStreams(NullStreams):
-    """Keeps notices, and nothing else."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-
-    def add_notices(self, notices: Sequence[Notice]) -> None:
-        """Keep them."""
-        self.notices += notices
 
 
 def _of_last_weights(loop: RlLoop, heldout: HeldOut, folder: Path) -> float | None:
@@ -117,12 +106,11 @@ def run_one(
     chosen = KINDS[kind]
     profile = profile_of(dict(settings), seed)
     started, error = time.process_time(), ""
-    streams = NoticeStreams() if shown is None else KeptStreams(shown)
     if shown is not None:
         write_whole(shown / "profile.json", profile.model_dump_json())
     with tempfile.TemporaryDirectory() as folder:
         loop, heldout = build_loop(profile, Path(folder), out / "warm", changes_of(chosen))
-        loop.parts.streams = streams
+        loop.parts.streams = streams = KeptStreams(shown or Path(folder))
         try:
             loop.run(NullTracker())
         except TrainingError as ended:

@@ -52,7 +52,23 @@ class Finding(NamedTuple):
 
 
 Evidence = Callable[[Sequence[Trajectory]], Sequence[float]]
-"""Takes the attempts at one task, and returns how much each shows something, 0 not at all."""
+"""Takes the attempts at one task; returns how strongly each shows what a detector watches, from 0.
+"""
+
+
+def rises(start: Row, row: Row, prefix: str) -> dict[str, float]:
+    """Return how far figures of a step are above their values in `start`.
+
+    Args:
+        start: figures of the run's beginning; one that is missing there began at 0.
+        row: figures of the step.
+        prefix: what their names begin with; the rest of each name is its key.
+    """
+    return {
+        name.removeprefix(prefix): value - start.get(name, 0.0)
+        for name, value in row.items()
+        if name.startswith(prefix)
+    }
 
 
 def by_attempt(shown: Callable[[Trajectory], float]) -> Evidence:
@@ -139,8 +155,8 @@ class Drift:
     unless: Callable[[Row, Row], bool] | None = None
     """(beginning, row) -> whether the step is excused: a policy that learns, say."""
     parts: str = ""
-    """What the names of the figure's parts begin with; the message names the one that moved most.
-    """
+    """Prefix of the columns that split the figure up, if there are any. The message names the one
+    that moved most."""
     _beginning: Beginning = field(init=False)
     _first: dict[str, list[float]] = field(init=False, default_factory=dict)
     _sum: float = field(init=False, default=0.0)
@@ -208,19 +224,10 @@ class Drift:
     def _message(self, value: float, row: Row) -> str:
         usual = self._beginning.median
         start = math.exp(usual) if self.is_log else usual
-        part = self._moved_part(row)
-        most = f" (most of it {part})" if part else ""
+        moved = rises(self._start(), row, self.parts) if self.parts else {}
+        part = max(moved, key=lambda name: self.direction * moved[name], default=None)
+        most = "" if part is None else f" (most of it {self.parts}{part})"
         return f"{self.figure} is {value:.3g}, {start:.3g} in the first steps{most}: {self.meaning}"
-
-    def _moved_part(self, row: Row) -> str | None:
-        """Return the name of the part that moved most; one that was not there began at 0."""
-        start = self._start()
-        moved = {
-            name: self.direction * (value - start.get(name, 0.0))
-            for name, value in row.items()
-            if self.parts and name.startswith(self.parts)
-        }
-        return max(moved, key=lambda name: moved[name], default=None)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from statistics import median
 from espalier.records.notices import Notice
 from espalier.records.trajectory import Trajectory
 from espalier.training.attempt_figures import groups_by_task
-from espalier.training.health.detector import FIRST_STEPS, Detector, Drift, Row
+from espalier.training.health.detector import FIRST_STEPS, Detector, Drift, Row, rises
 from espalier.training.health.rules import HeldoutFall
 
 _SHOWN_ATTEMPTS = 8
@@ -61,12 +61,9 @@ class HealthMonitor:
             prefix: what their names begin with; the rest of each name is its key. One that the
                 first steps do not have began at 0.
         """
-        found: dict[str, float] = {}
-        for name, value in self.row.items():
-            if name.startswith(prefix):
-                start = [row[name] for row in self._first if name in row]
-                found[name.removeprefix(prefix)] = value - (median(start) if start else 0.0)
-        return found
+        names = {name for row in self._first for name in row if name.startswith(prefix)}
+        start = {name: median(row[name] for row in self._first if name in row) for name in names}
+        return rises(start, self.row, prefix)
 
     def observe(self, row: Row, sampled: Sequence[Trajectory] = ()) -> list[Notice]:
         """Take the figures of the next step, and return what begins to show.

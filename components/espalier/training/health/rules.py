@@ -216,12 +216,17 @@ class HeldoutGap:
 
     def _bound(self) -> float:
         """Return the least fall that is more than noise."""
-        inside = min(0.9, max(0.1, self._best))
-        error = math.sqrt(2 * inside * (1 - inside) / (_SCORES * self.questions))
+        error = _error_of_difference(self._best, _SCORES * self.questions)
         return max(self.fall, self.deviations * error)
 
 
 _SCORES = 3
+
+
+def _error_of_difference(score: float, answers: int) -> float:
+    """Return the standard error of the difference of two scores of so many answers each."""
+    inside = min(0.9, max(0.1, score))
+    return math.sqrt(2 * inside * (1 - inside) / answers)
 
 
 @dataclass
@@ -240,7 +245,7 @@ class HeldoutFall:
     key: str = _RATE
     shows: Evidence | None = None
     start: float | None = None
-    """Score before training; the first score of a step, until it is known."""
+    """Score before training. Where it is not given, the first score of a step stands for it."""
     _has_fallen: bool = field(init=False, default=False)
     worst: float = field(init=False, default=0.0)
 
@@ -255,8 +260,7 @@ class HeldoutFall:
         if dev is None or not math.isfinite(dev):
             return None
         self.start = dev if self.start is None else self.start
-        inside = min(0.9, max(0.1, self.start))
-        error = math.sqrt(2 * inside * (1 - inside) / self.questions)
+        error = _error_of_difference(self.start, self.questions)
         bound = max(self.fall, self.deviations * error)
         self.worst = max(self.worst, (self.start - dev) / bound)
         had_fallen, self._has_fallen = self._has_fallen, self.start - dev > bound

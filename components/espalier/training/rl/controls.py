@@ -38,7 +38,7 @@ class LoopControls:
         return self._pool.quarantine(task_ids)
 
     def verifiers(self) -> Mapping[str, str]:
-        """Return the verifier of each task in the pool as FAMILY/KIND, by the task's id."""
+        """Return task id -> FAMILY/KIND of its verifier, for each task in the pool."""
         tasks = self._pool.tasks
         return {task.task_id: f"{task.environment}/{task.verifier.kind}" for task in tasks}
 
