@@ -48,15 +48,14 @@ ENVIRONMENT = {
 
 def add_node(nodes):
     """A node more, which this process sees; a busy machine may need more time than Ray waits."""
-    before = alive()
     node = nodes.add_node(**NODE, wait=False)
-    wait_until(lambda: alive() > before, within_s=300)
+    wait_until(lambda: node.node_id in alive(), within_s=300)
     return node
 
 
 def alive():
-    """Number of nodes."""
-    return sum(node["Alive"] for node in ray.nodes())
+    """Ids of the nodes; one that was killed counts until Ray misses its heartbeats."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def nodes_beside_the_head():
