@@ -8,6 +8,7 @@ own. The last line of the output is one JSON object; seconds and MiB.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -16,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-from itertools import count
 from pathlib import Path
 
 import httpx2
@@ -30,6 +30,10 @@ TASKS, GROUP, GROUPS = 5000, 16, 25
 """400 attempts a step."""
 BYTES_EACH = 5000
 WORDS = 50_000
+FOLLOWED = 20
+"""Steps that are added, one a second, while a page of attempts is open."""
+SHOWN = {"runs": ".badge", "overview": ".curve canvas", "attempts": "tbody tr"}
+"""What a page shows first of the run itself."""
 
 
 def vocabulary(dice):
@@ -83,38 +87,44 @@ def episode(dice, words, weights, step, task, sample):
     }  # fmt: skip
 
 
-def write_run(folder, attempts, seed=0):
-    """Write the run; return the bytes of its streams, and seconds per attempt of writing them."""
-    dice = random.Random(seed)
-    words, weights = vocabulary(dice)
-    streams = folder / "trained_policy" / "streams"
-    writer, steps = StreamWriter(streams, EPISODES), StreamWriter(streams, "steps")
-    writer.keep_until(0)
-    steps.keep_until(0)
-    profile = {"environment": {"name": "search_qa"}, "training": {"steps": 1000}}
-    (folder / "profile.json").write_text(json.dumps(profile))
-    written, seconds = 0, 0.0
-    for step in count(1):
+class LargeRun:
+    """A run that grows by a step of 400 attempts at a time."""
+
+    def __init__(self, folder, seed=0):
+        self.dice = random.Random(seed)
+        self.words, self.weights = vocabulary(self.dice)
+        self.streams = folder / "trained_policy" / "streams"
+        self.writer = StreamWriter(self.streams, EPISODES)
+        self.steps = StreamWriter(self.streams, "steps")
+        self.writer.keep_until(0)
+        self.steps.keep_until(0)
+        profile = {"environment": {"name": "search_qa"}, "training": {"steps": 1000}}
+        (folder / "profile.json").write_text(json.dumps(profile))
+        self.step, self.attempts, self.writing_s = 0, 0, 0.0
+
+    def add_step(self):
+        """Write a step's attempts and figures."""
+        self.step += 1
         records = []
         for _ in range(GROUPS):
-            task = f"train-{dice.randrange(TASKS):012x}"
+            task = f"train-{self.dice.randrange(TASKS):012x}"
             for sample in range(GROUP):
-                content = episode(dice, words, weights, step, task, sample)
-                records.append((content, step))
+                content = episode(self.dice, self.words, self.weights, self.step, task, sample)
+                records.append(StreamRecord(self.step, content, episode_summary(content)))
         began = time.perf_counter()
-        writer.append([StreamRecord(at, it, episode_summary(it)) for it, at in records])
-        seconds += time.perf_counter() - began
-        figures = {"step": step, "reward": 0.4, "pass_rate": 0.4, "entropy": 1.0 / step}
+        self.writer.append(records)
+        self.writing_s += time.perf_counter() - began
+        figures = {"step": self.step, "reward": 0.4, "pass_rate": 0.4, "entropy": 1.0 / self.step}
         timings = {"step_s": 10.0, "rollout_s": 6.0, "update_s": 3.0}
-        content = {"time": SECONDS + 10 * step, "figures": figures, "timings": timings}
-        steps.append([StreamRecord(step, content)])
-        written += len(records)
-        if written >= attempts:
-            break
-    writer.finish_segment()
-    steps.finish_segment()
-    size = sum(path.stat().st_size for path in streams.iterdir())
-    return {"attempts": written, "bytes": size, "write_s_per_attempt": seconds / written}
+        content = {"time": SECONDS + 10 * self.step, "figures": figures, "timings": timings}
+        self.steps.append([StreamRecord(self.step, content)])
+        self.attempts += len(records)
+
+    def figures(self):
+        """Attempts, bytes of the streams, and seconds per attempt of writing them."""
+        size = sum(path.stat().st_size for path in self.streams.iterdir())
+        each = self.writing_s / self.attempts
+        return {"attempts": self.attempts, "bytes": size, "write_s_per_attempt": each}
 
 
 def memory_mb(pid):
@@ -166,8 +176,8 @@ REQUESTS = {
 }
 
 
-def measure(folder, cache):
-    """Ask a fresh server, then one with an index."""
+def measure(large, folder, cache):
+    """Ask a fresh server, then one with an index, then one of a run that still grows."""
     figures = {}
     process, address = served(folder, cache)
     run = folder.name
@@ -190,6 +200,7 @@ def measure(folder, cache):
                 figures[f"{name}_s"], _ = timed(client, path.format(run=run), times=3)
                 figures[f"{name}_cpu_s"] = round((cpu_s(process.pid) - before) / 3, 3)
             figures |= searches(client, run, process.pid)
+        figures |= in_browser(large, address, run, process.pid)
         figures |= memory_mb(process.pid)
     finally:
         process.terminate()
@@ -220,6 +231,38 @@ def searches(client, run, pid):
     }
 
 
+def in_browser(large, address, run, pid):
+    """First paint and first row of pages, and what following a run takes of a processor."""
+    chromium, api = shutil.which("chromium"), importlib.util.find_spec("playwright")
+    if chromium is None or api is None:
+        return {}
+    from playwright.sync_api import sync_playwright
+
+    painted = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    figures = {}
+    with sync_playwright() as play:
+        page = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+        for name, path in {
+            "runs": "", "overview": f"?run={run}", "attempts": f"?run={run}&view=attempts",
+        }.items():  # fmt: skip
+            began = time.perf_counter()
+            page.goto(f"{address.rstrip('/')}/{path}")
+            page.wait_for_selector(SHOWN[name])
+            figures[f"{name}_shown_s"] = round(time.perf_counter() - began, 3)
+            figures[f"{name}_painted_s"] = round(page.evaluate(painted) / 1000, 3)
+        before, began = cpu_s(pid), time.perf_counter()
+        page.wait_for_timeout(1000 * FOLLOWED)
+        figures["still_cpu_share"] = (cpu_s(pid) - before) / (time.perf_counter() - began)
+        before, began = cpu_s(pid), time.perf_counter()
+        for _ in range(FOLLOWED):
+            large.add_step()
+            page.wait_for_timeout(1000)
+        used = cpu_s(pid) - before
+        figures["followed_cpu_share"] = used / (time.perf_counter() - began)
+        figures["followed_cpu_s_per_attempt"] = used / (FOLLOWED * GROUPS * GROUP)
+    return figures
+
+
 def restarted(folder, cache):
     """Seconds of a server that finds its index: stateless, and quick at once."""
     process, address = served(folder, cache)
@@ -243,8 +286,11 @@ def main():
     folder.mkdir(parents=True)
     cache.mkdir()
     try:
-        figures = write_run(folder, given.attempts)
-        figures |= measure(folder, cache)
+        large = LargeRun(folder)
+        while large.attempts < given.attempts:
+            large.add_step()
+        figures = large.figures()
+        figures |= measure(large, folder, cache)
         figures["index_bytes"] = sum(
             path.stat().st_size for path in cache.rglob("*") if path.is_file()
         )
