@@ -79,6 +79,16 @@ class _Look(NamedTuple):
     size: int
 
 
+class _File(NamedTuple):
+    """A segment's file at a look."""
+
+    source: str
+    path: Path
+    inode: int
+    size: int
+    changed_ns: int
+
+
 class RunIndex:
     """The index of one run; reading is safe from every thread."""
 
@@ -103,6 +113,11 @@ class RunIndex:
         self._is_closed = False
         self._looked_at: dict[int, _Look] = {}
         """By the segment's row."""
+        self._files: list[_File | None] | None = None
+        """What the last look saw: where it is the same there is nothing to take in."""
+        self._num_changes = 0
+        self._state: tuple[int, IndexState] | None = None
+        """How far the index had come after that many changes."""
 
     @property
     def sources(self) -> list[Source]:
@@ -128,7 +143,7 @@ class RunIndex:
 
     def want_words(self) -> None:
         """Index the words of the messages from now on, where that waits for the first search."""
-        self.is_searched = True
+        self.is_searched, self._files = True, None
 
     def close(self) -> None:
         """End the thread."""
@@ -156,6 +171,9 @@ class RunIndex:
 
     def state(self) -> IndexState:
         """Return how far the index has come."""
+        kept, num_changes = self._state, self._num_changes
+        if kept is not None and kept[0] == num_changes and self._path.exists():
+            return kept[1]
         with self.reading() as connection:
             rows = connection.execute(
                 "SELECT source, count(*) FROM attempts GROUP BY source"
@@ -164,7 +182,9 @@ class RunIndex:
                 "SELECT coalesce(sum(bytes), 0), coalesce(sum(min(worded, bytes)), 0) FROM segments"
             ).fetchone()
         attempts = {SOURCES[source]: count for source, count in rows}
-        return IndexState(attempts, round(worded / total, 4) if total else 1.0)
+        state = IndexState(attempts, round(worded / total, 4) if total else 1.0)
+        self._state = num_changes, state
+        return state
 
     def record(self, source: str, number: int, offset: int) -> dict[str, Any] | None:
         """Return the record of an attempt; None if there is none at this place."""
@@ -197,15 +217,17 @@ class RunIndex:
                 number = self._asked
             try:
                 if number > self._done:
-                    self._take_in_summaries()
+                    has_rest = self._take_in_summaries() or has_rest
                     with self._wanted:
                         self._done = number
                         self._wanted.notify_all()
-                has_rest = self._take_in_words()
+                if has_rest:
+                    has_rest = self._take_in_words()
+                    self._num_changes += 1
             except (OSError, sqlite3.Error, EspalierError) as error:
                 # the disk of the cache is full, or a folder was removed meanwhile: the next request
                 # asks again
-                has_rest = False
+                has_rest, self._files = False, None
                 if _is_damaged(error):
                     self._discard()
                 with self._wanted:
@@ -228,30 +250,37 @@ class RunIndex:
                 self._remove_files()
                 with closing(_opened(self._path)) as connection:
                     connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
+                self._files = None
             self._is_made = True
 
     def _discard(self) -> None:
         """Remove a damaged index: the next look makes it anew."""
         with self._alone():
             self._remove_files()
-            self._is_made = False
+            self._is_made, self._files = False, None
 
     def _remove_files(self) -> None:
         for path in self._cache.glob("index.sqlite*"):
             path.unlink(missing_ok=True)
 
-    def _take_in_summaries(self) -> None:
+    def _take_in_summaries(self) -> bool:
+        """Take in what is new; return whether the streams have changed since the last look."""
         self._make()
         if self._remote is not None:
             self._remote.refresh()
         self._sources = sources_of(self._run_dir, self._cache)
+        found = {source.name: segments(source.folder, EPISODES) for source in self._sources}
+        files = [_file(name, segment) for name, those in found.items() for segment in those]
+        if files == self._files:
+            return False
         with self._alone(), closing(_opened(self._path)) as connection:
             for place, name in enumerate(SOURCES):
-                source = next((one for one in self._sources if one.name == name), None)
-                found = segments(source.folder, EPISODES) if source else []
-                _forget_others(connection, place, found)
-                for segment in found:
+                _forget_others(connection, place, found.get(name, []))
+                for segment in found.get(name, []):
                     _take_in_segment(connection, place, segment, self._looked_at)
+        self._files = files
+        self._num_changes += 1
+        return True
 
     def _take_in_words(self) -> bool:
         """Index the words of some attempts; return whether any are left."""
@@ -318,6 +347,15 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _file(source: str, segment: Segment) -> _File | None:
+    """Return a segment's file; None if it was renamed at this moment."""
+    try:
+        status = segment.path.stat()
+    except FileNotFoundError:
+        return None
+    return _File(source, segment.path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _identity(segment: Segment) -> str:

@@ -40,6 +40,10 @@ def growing(tmp_path):
     viewer.catalog.close()
 
 
+def full_disk(*place):
+    raise OSError("no space left on device")
+
+
 def steps_seen(viewer):
     found = viewer.get("runs/run/attempts", source="train", limit=500)["attempts"]
     return [row["step"] for row in found]
@@ -223,6 +227,26 @@ def test_two_viewers_with_one_cache_count_attempts_once(tmp_path, monkeypatch):
     assert indexes[0].state().attempts["train"] == 24
     for one in indexes:
         one.close()
+
+
+def test_words_are_indexed_once_the_disk_has_room(growing, monkeypatch):
+    viewer, _ = growing
+    index = viewer.catalog.get("run").index
+    with monkeypatch.context() as patch:
+        patch.setattr(run_index, "read_line", full_disk)
+        index.follow(30.0)
+        index.follow(30.0)
+        assert (index.state().attempts["train"], index.state().worded) == (24, 0.0)
+    assert viewer.get("runs/run/search", q="lyon", source="train")["total"] == 24
+
+
+def test_a_removed_index_is_made_again(growing, tmp_path):
+    viewer, _ = growing
+    assert len(steps_seen(viewer)) == 24
+    for path in (tmp_path / "cache").rglob("index.sqlite*"):
+        path.unlink()
+    assert len(steps_seen(viewer)) == 24
+    assert viewer.get("runs/run/search", q="lyon", source="train")["total"] == 24
 
 
 def test_an_evaluation_that_runs_is_followed(tmp_path):
