@@ -5,11 +5,13 @@
 
 The servers are those of k8s/overlays/local-rollout, with the CPU build of vLLM. SmolLM2 learns
 arithmetic stories, its programs in sandbox pods, with an adapter; every stage is a Job. The servers
-start on the base policy that the run itself has put on the shared workspace, and get each version's
+start on the base policy that the run itself has put on the shared volume, and get each version's
 adapter there. While one of them answers requests of the first step, its pod is deleted; the
 Deployment makes another, which gets the weights once it is there. The run then goes on to its
 registered version, which is promoted: two steps teach nothing that the gate could see, so where it
 refuses, by force and with that reason.
+
+tests/cluster/kubeflow/test_on_servers.py runs the same on Kubeflow.
 """
 
 import json
@@ -25,6 +27,7 @@ import httpx2
 import pyarrow.parquet as pq
 
 from espalier.chain import CHAIN
+from espalier.cluster.objects.pods import WORKSPACE_MOUNT
 from espalier.config import named_reference, open_named_model
 from espalier.records import EspalierError, open_artifact
 from espalier.steps.given_model import push_named_model
@@ -41,7 +44,7 @@ from tests.unit.k8s.allowed_verbs import PIPELINE
 OVERLAY = REPOSITORY / "k8s" / "overlays" / "local-rollout"
 NAME, CLAIM = "espalier-rollout", "espalier-workspace"
 SERVERS, STEPS, TASKS, GROUP = 2, 2, 4, 4
-MODEL = "smollm2"
+MODEL, PROFILE = "smollm2", "arithmetic-smoke"
 COUNTERS = {
     "requests": "vllm:request_success_total",
     "tokens": "vllm:generation_tokens_total",
@@ -73,14 +76,15 @@ LEARNING = (
 ON_SERVERS = (
     'rollout.engine="vllm"',
     f'rollout.vllm={{urls=["http://{NAME}.{PIPELINE}.svc:8000"], exchange="adapter", '
-    f'key_file="/secrets/{NAME}/api_key", ready_timeout_s=1800.0, attempts=2}}',
+    f'key_file="/secrets/{NAME}/api_key", ready_timeout_s=1800.0, attempts=2, '
+    f'shared_dir="{WORKSPACE_MOUNT}"}}',
     "rollout.max_rows=16",
     "rollout.tool_workers=4",
     f'kubernetes.workspace_claim="{CLAIM}"',
     f'kubernetes.mounted_secrets=["{NAME}"]',
 )
 _REASON = f"{STEPS} steps on the cluster of the tests, which no gate can see"
-_STAGE_S, _READY_S = 3600, 1800
+STAGE_S, _READY_S = 3600, 1800
 _POLL_S = 4.0
 """Each look starts kubectl twice, which takes a core half a second."""
 
@@ -187,25 +191,28 @@ def run_on_servers(places, say):
             f"the cluster was started without {VLLM_VARIABLE}: `python -m tests.cluster down` ends "
             "it, and the same command starts one with it"
         )
-    key = secrets.token_urlsafe(32)
-    _install(places, key)
-    # of its own: a stage that would do the work of an earlier run's fetches that
-    seed = f"seed={secrets.randbelow(10**6)}"
-    settings = (seed, *_model(), *SANDBOXES_IN_PODS, *LEARNING, *ON_SERVERS)
-    run = ClusterRun(places, "arithmetic-smoke", settings)
+    key = install(places)
+    run = ClusterRun(places, PROFILE, settings())
     for link in CHAIN:
         if link.name == "train":
-            _start_servers(places, run, say)
+            start_servers(places, say)
         job = run.start(link.name)
         if link.name == "train":
-            servers, deleted = _watch(places, job, key, say)
-        run.wait(link.name, job, _STAGE_S)
+            servers, deleted = watch(places, lambda job=job: _has_ended(places, job), key, say)
+        run.wait(link.name, job, STAGE_S)
         say(f"{link.name} ended")
         if link.name == "train":
-            said = _said(places, job)
-    _scale(places, 0)
-    version, gate = _promoted(run.settings.model_name)
-    return Outcome(servers, deleted, said, *_trained(run.uri), version, gate)
+            said = about_servers(_ask(places, "logs", f"job/{job}"))
+    stop_servers(places)
+    version, gate = promoted(run.settings.model_name)
+    return Outcome(servers, deleted, said, *trained(f"{run.uri}/trained_policy"), version, gate)
+
+
+def settings():
+    """Of the run, whose model is put where pods find it."""
+    # of its own: a stage that would do the work of an earlier run's fetches that
+    seed = f"seed={secrets.randbelow(10**6)}"
+    return (seed, *_model(), *SANDBOXES_IN_PODS, *LEARNING, *ON_SERVERS)
 
 
 def _model():
@@ -216,38 +223,54 @@ def _model():
     return (f'policy.model="{reference}"',)
 
 
-def _install(places, key):
-    """The overlay with all its pods asleep, the volume of the workspace, and the servers' key."""
+def install(places):
+    """What the overlay adds to `local`, asleep, with the volume of the workspace.
+
+    Returns:
+        The servers' key.
+    """
+    key = secrets.token_urlsafe(32)
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": NAME, "namespace": PIPELINE},
         "stringData": {"api_key": key},
     }
-    objects.apply(places, [objects.volume(places, CLAIM), secret])
-    objects.apply_asleep(places, OVERLAY)
+    of_servers = [one for one in objects.rendered(places, OVERLAY) if _is_of_servers(one)]
+    for one in of_servers:
+        if one["kind"] == "Deployment":
+            one["spec"]["replicas"] = 0
+    objects.apply(places, [objects.volume(places, CLAIM), secret, *of_servers])
     wake_servers(places)
+    return key
 
 
-def _start_servers(places, run, say):
-    """On the run's own base policy, which prepare_policy left on the workspace."""
+def _is_of_servers(one):
+    is_policy = one["kind"] == "NetworkPolicy" and "rollout" in one["metadata"]["name"]
+    return is_policy or one["metadata"]["name"] in (NAME, CLAIM)
+
+
+def start_servers(places, say):
+    """On the run's own base policy, which prepare_policy left on the shared volume."""
     began = time.monotonic()
-    policy = f"/s3/{run.uri.removeprefix('s3://')}/base_policy/policy"
-    patch = json.dumps({"data": {"policy": policy}})
-    _ask(places, "patch", f"configmap/{NAME}", f"--patch={patch}")
     _scale(places, SERVERS)
     _ask(places, "rollout", "status", f"deployment/{NAME}", f"--timeout={_READY_S}s")
     say(f"{SERVERS} servers ready after {time.monotonic() - began:.0f} s")
 
 
-def _watch(places, job, key, say):
-    """Ask the servers while the Job runs, and delete one that is answering.
+def stop_servers(places):
+    """Leave none."""
+    _scale(places, 0)
+
+
+def watch(places, has_ended, key, say):
+    """Ask the servers until training has ended, and delete one that is answering.
 
     Returns:
         The last answers of each server by its pod, and the pod that was deleted.
     """
     seen, deleted = {}, ""
-    while not _has_ended(places, job):
+    while not has_ended():
         now = {name: _asked(address, key) for name, address in _addresses(places).items()}
         for name, server in now.items():
             if server is not None:
@@ -289,16 +312,18 @@ def _has_ended(places, job):
     return bool(status.get("conditions"))
 
 
-def _said(places, job):
-    lines = _ask(places, "logs", f"job/{job}").splitlines()
-    return [line for line in lines if "is left out" in line or "is used from now on" in line]
+def about_servers(log):
+    """Lines of the trainer's log about servers that are lost or come."""
+    return [
+        line for line in log.splitlines() if "is left out" in line or "is used from now on" in line
+    ]
 
 
-def _trained(uri):
+def trained(uri, environment=os.environ):
     """Steps, losses and versions, as training published them; digests are checked on the way."""
     with tempfile.TemporaryDirectory() as folder:
         artifact = Path(folder, "trained_policy")
-        open_location(f"{uri}/trained_policy", os.environ).fetch(artifact)
+        open_location(uri, environment).fetch(artifact)
         open_artifact(artifact)
         history = pq.read_table(artifact / "history.parquet").to_pylist()
         summary = json.loads((artifact / "ledger.jsonl").read_text().splitlines()[0])
@@ -321,7 +346,7 @@ def _versions(artifact):
     return Counter(json.loads(line)["policy_version"] for line in lines)
 
 
-def _promoted(model):
+def promoted(model):
     """The version that was promoted, and what the gate said."""
     try:
         promotion, gate = json.loads(outside("promote", model, "--json")), "passed"

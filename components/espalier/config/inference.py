@@ -36,6 +36,10 @@ class VllmConfig(Section):
     """Attempts at a request before a broken connection or server error is reported."""
     exchange_timeout_s: float = Field(default=1800.0, gt=0, exclude_if=lambda it: it == 1800)
     """Seconds that all requests of an exchange of weights may take together."""
+    shared_dir: Path | None = Field(default=None, exclude_if=lambda it: it is None)
+    """Folder that the servers see under the same path, for what they load; unset where they see the
+    run's own folders. Kubeflow's steps have kubernetes.workspace_claim at /workspace. The step
+    prepare_policy leaves the base policy in its folder base."""
 
     @field_validator("urls", mode="before")
     @classmethod

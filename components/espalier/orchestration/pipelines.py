@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import ValidationError
 
+from espalier.cluster.objects.pods import WORKSPACE_MOUNT
 from espalier.config import (
     ImagesConfig,
     KubernetesConfig,
@@ -121,6 +122,7 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
             "absolute path there, like /models/NAME. The step prepare_policy checks that it exists"
         )
+    _require_shared_weights(resolved)
     if resolved.seed >= _SEED_LIMIT:
         raise ProfileError(
             f"seed = {resolved.seed}: Kubeflow stores parameters as doubles and would round it; "
@@ -136,6 +138,18 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     for mark in _LINE_ENDS:
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return {"profile": text, "seed": resolved.seed, **base}
+
+
+def _require_shared_weights(profile: Profile) -> None:
+    """Refuse servers that could not see what Kubeflow's steps give them."""
+    rollout = profile.rollout
+    if rollout.engine == "vllm" and rollout.vllm.shared_dir is None:
+        raise ProfileError(
+            'rollout.engine = "vllm": the steps of Kubeflow have folders of their own, from which '
+            "no server can load weights. Set kubernetes.workspace_claim to the claim that the "
+            f'servers have at {WORKSPACE_MOUNT}, and rollout.vllm.shared_dir = "{WORKSPACE_MOUNT}" '
+            "(docs/cluster.md, Rollout servers)"
+        )
 
 
 def pinned_model(profile: Profile) -> ModelReference | None:

@@ -37,6 +37,7 @@ from espalier.records import (
     work_dir,
 )
 from espalier.records.adapter import ADAPTER_FOLDER
+from espalier.rollout.engines.shared_weights import share_base
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.packing import TrainingSequence
@@ -93,6 +94,9 @@ def run(
         write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
         (draft.path / "run.json").write_text(json.dumps(run_figures | asdict(said), indent=1))
         draft.rows["parameters"] = policy.model.num_parameters()
+    vllm = profile.rollout.vllm
+    if profile.rollout.engine == "vllm" and vllm.shared_dir is not None:
+        share_base(output_dir / "policy", vllm.shared_dir)
     return draft.published
 
 

@@ -17,6 +17,7 @@ from espalier.chain import Stage
 from espalier.cluster.objects.job import (
     OWNER_VARIABLES,
     RUN_ID_VARIABLE,
+    asks_servers,
     launches,
     stage_gpus,
     stage_image,
@@ -36,6 +37,7 @@ from espalier.cluster.objects.pods import (
     SCRATCH_MOUNT,
     SECRETS_MOUNT,
     USER,
+    WORKSPACE_MOUNT,
 )
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.cluster import amount
@@ -155,6 +157,8 @@ def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     disk_limit = stage_resources(stage, settings).disk_limit
     for name, path in {"tmp": SCRATCH_MOUNT, **_ARTIFACT_VOLUMES}.items():
         kubernetes.empty_dir_mount(task, name, path, size_limit=disk_limit)
+    if settings.workspace_claim is not None and asks_servers(stage, settings):
+        kubernetes.mount_pvc(task, settings.workspace_claim, WORKSPACE_MOUNT)
     if settings.cache_claim is not None:
         kubernetes.mount_pvc(task, settings.cache_claim, CACHE_MOUNT)
         task.set_env_variable("XDG_CACHE_HOME", CACHE_MOUNT)

@@ -20,6 +20,13 @@ def test_a_built_in_profile_stays_a_name_in_the_form():
         form_defaults("smoke", [f"seed={1 << 53}"])
 
 
+def test_servers_that_could_not_see_the_weights_are_refused():
+    servers = ['rollout.engine="vllm"', 'rollout.vllm.urls=["http://rollout:8000"]']
+    with pytest.raises(ProfileError, match="shared_dir"):
+        form_defaults("smoke", servers)
+    assert form_defaults("smoke", [*servers, 'rollout.vllm.shared_dir="/workspace"'])
+
+
 @pytest.mark.parametrize("name", ["smoke", "own"])
 def test_form_and_command_line_resolve_to_the_same_profile(tmp_path, name):
     path = tmp_path / "own.toml"

@@ -48,6 +48,10 @@ def job(stage, settings):
     return manifest["spec"]["template"]
 
 
+GIVE_WEIGHTS = {
+    "synthesize", "prepare_policy", "warm_start", "filter_curriculum", "train", "evaluate",
+}  # fmt: skip
+"""Stages that may give policies to vLLM servers, where a run has some."""
 every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
@@ -91,7 +95,9 @@ def test_a_step_has_the_nodes_and_network_of_its_job(stage, placed_as):
     assert labels.items() >= {**reach, **settings.labels, "espalier.dev/stage": stage}.items()
     assert {name for name in labels if "may-reach" in name} == reach.keys()
     mounts = [(mount["constant"], mount["mountPath"]) for mount in placed.get("pvcMount", ())]
-    assert mounts == ([("espalier-cache", "/cache")] if settings.cache_claim else [])
+    gives_weights = settings.workspace_claim and stage in GIVE_WEIGHTS
+    workspace = [("espalier-workspace", "/workspace")] if gives_weights else []
+    assert mounts == workspace + ([("espalier-cache", "/cache")] if settings.cache_claim else [])
     secrets = {v["secret"]["secretName"] for v in template["spec"]["volumes"] if "secret" in v}
     files = {(one["secretName"], one["mountPath"]) for one in placed.get("secretAsVolume", ())}
     assert files == {(name, f"/secrets/{name}") for name in secrets}

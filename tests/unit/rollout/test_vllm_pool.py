@@ -14,7 +14,7 @@ import pytest
 from espalier.completions import routing
 from espalier.completions.routing import addresses_of
 from espalier.config import VllmConfig
-from espalier.records import EngineError, PolicyError
+from espalier.records import EngineError, PolicyError, tree_digest
 from espalier.rollout.engines import vllm_pool
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.vllm import VllmServerEngine
@@ -79,6 +79,22 @@ def test_sessions_spread_and_equal_prompts_share_a_server(servers, policy_dir):
 def test_one_prompt_alone_does_not_crowd_one_server(servers, policy_dir):
     play(engine_of(servers), policy_dir, two_turns, prompts=[[1, 2, 3]] * 30)
     assert max(len(asked(server)) for server in servers) <= 0.5 * 60
+
+
+def test_servers_load_copies_in_the_folder_that_they_see(servers, policy_dir, tmp_path):
+    shared = tmp_path / "shared"
+    engine = engine_of(servers, shared_dir=shared)
+    with pytest.raises(EngineError, match="shared_dir"):
+        play(engine, policy_dir, two_turns, prompts=[[1]])
+    shared.mkdir()
+    for version in range(6):
+        policy = policy_at(tmp_path / f"version-{version}", weights=str(version).encode())
+        play(engine, policy, two_turns, prompts=[[1], [2]])
+        (loaded,) = {Path(server.weights) for server in servers}
+        assert loaded.parent == shared
+        assert tree_digest(loaded) == tree_digest(policy)
+    assert loaded in shared.iterdir()
+    assert len(list(shared.iterdir())) == 4, "former versions do not fill the volume"
 
 
 def test_a_turn_depends_on_no_server(servers, policy_dir):

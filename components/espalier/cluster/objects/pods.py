@@ -11,6 +11,9 @@ from espalier.determinism import TRACKING_FALLBACK
 
 S3_MOUNT = "/s3"
 """Path below which KFP's executor maps s3://bucket/key to bucket/key."""
+WORKSPACE_MOUNT = "/workspace"
+"""Path at which every stage and the vLLM servers have `kubernetes.workspace_claim`: the steps of
+Kubeflow have a /s3 of their own."""
 CACHE_MOUNT = "/cache"
 SCRATCH_MOUNT = "/tmp"
 SECRETS_MOUNT = "/secrets"
@@ -53,6 +56,7 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
         volumes.scratch("workspace", S3_MOUNT, size=resources.disk_limit)
     else:
         volumes.claim("workspace", S3_MOUNT, claim=settings.workspace_claim)
+        volumes.mounts.append({"name": "workspace", "mountPath": WORKSPACE_MOUNT})
     if settings.cache_claim is not None:
         volumes.claim("cache", CACHE_MOUNT, claim=settings.cache_claim)
     for number, secret in enumerate(settings.mounted_secrets):  # its name may fill that of a volume

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from espalier.completions import routing
 from espalier.config import VllmConfig
 from espalier.records import EngineError, HungError, PolicyError
+from espalier.rollout.engines.shared_weights import share
 from espalier.rollout.engines.vllm_client import (
     READY_POLL_S,
     Answer,
@@ -140,6 +141,8 @@ class ServerPool:
             EngineError: a server refuses, or none is left.
             HungError: no server has them within `exchange_timeout_s`.
         """
+        if (shared_dir := self._config.shared_dir) is not None:
+            policy_dir = await asyncio.to_thread(share, policy_dir, shared_dir)
         self._wanted = policy_dir, version
         servers = [server for server in self.servers.values() if server.is_ready]
         done = await asyncio.gather(*map(self._give_weights, servers), return_exceptions=True)
