@@ -17,6 +17,7 @@ from espalier.config import VllmConfig
 from espalier.records import EngineError, PolicyError, tree_digest
 from espalier.rollout.engines import vllm_pool
 from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.engines.shared_weights import share_base
 from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.fakes.vllm_double import running
 from tests.unit.rollout.vllm_play import StopsAtOneId, policy_at
@@ -95,6 +96,17 @@ def test_servers_load_copies_in_the_folder_that_they_see(servers, policy_dir, tm
         assert tree_digest(loaded) == tree_digest(policy)
     assert loaded in shared.iterdir()
     assert len(list(shared.iterdir())) == 4, "former versions do not fill the volume"
+
+
+def test_the_base_policy_replaces_the_former_one(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for weights in (b"former", b"latter"):
+        policy = policy_at(tmp_path / weights.decode(), weights=weights)
+        (policy / f"only-{weights.decode()}").touch()
+        assert share_base(policy, shared) == shared / "base"
+    assert tree_digest(shared / "base") == tree_digest(policy)
+    assert list(shared.iterdir()) == [shared / "base"]
 
 
 def test_a_turn_depends_on_no_server(servers, policy_dir):
