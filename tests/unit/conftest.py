@@ -1,6 +1,8 @@
 """Tests of one folder stay in one process: what they share is made once, not once a process.
 
-Examples of hypothesis have no time limit: on a busy machine any of them may take long.
+Examples of hypothesis have no time limit: on a busy machine any of them may take long. They are the
+same in every run, so that what was tested decides whether a change passes; `pytest
+--hypothesis-profile=search` draws many others.
 """
 
 from pathlib import Path
@@ -10,7 +12,8 @@ from hypothesis import settings
 
 UNIT = Path(__file__).parent
 
-settings.register_profile("unit", max_examples=60, deadline=None)
+settings.register_profile("unit", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("search", max_examples=3000, deadline=None)
 settings.load_profile("unit")
 
 

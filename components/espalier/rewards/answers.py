@@ -18,8 +18,9 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from itertools import groupby
 
 from espalier.records.folding import fold_accents
 
@@ -126,7 +127,8 @@ def _words(text: str) -> tuple[str, ...]:
     lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
     shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
     folded = fold_accents(shown).translate(_SHOWN).lower()
-    return tuple(filter(None, map(_word, folded.split())))
+    # a mark may stand behind punctuation, and a letter after that
+    return tuple(filter(None, (fold_accents(_word(token)) for token in folded.split())))
 
 
 def _plain(digits: str) -> str:
@@ -146,15 +148,24 @@ def _word(token: str) -> str:
     inner = token[start:end]
     if _NUMBER.fullmatch(inner) and any(char.isdigit() for char in inner):
         return str(Fraction(inner.replace(",", "")))
-    # inside of a number punctuation counts: 3.5, 12:30, 1914-1918
-    kept = [
-        char
-        for place, char in enumerate(inner)
-        if not _is_punctuation(char)
-        or (inner[place - 1 : place].isdigit() and inner[place + 1 : place + 2].isdigit())
-        or (place == 0 and _begins_number(inner, 0))
-    ]
-    return "".join(kept) + _naming_signs(inner, token[end:])
+    return "".join(_kept(inner)) + _naming_signs(inner, token[end:])
+
+
+def _kept(inner: str) -> Iterator[str]:
+    """The parts of a word that count: all but punctuation, and that inside of a number.
+
+    12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2.
+    """
+    before = ""
+    for is_sign, run in groupby(inner, _is_punctuation):
+        signs = "".join(run)
+        if not is_sign:
+            yield signs
+        elif not before:  # a number's sign, or its point
+            yield signs if _begins_number(inner, 0) else ""
+        elif before[-1].isdigit() and inner[len(before) + len(signs) :][:1].isdigit():
+            yield signs
+        before += signs
 
 
 def _naming_signs(word: str, behind: str) -> str:

@@ -17,6 +17,7 @@ from espalier.judging import (
 from espalier.judging.rubric import criteria_of
 from espalier.records import EngineError
 from tests.fakes.endpoint_double import completion, of_small_context, running_double
+from tests.integration.waiting import wait_until
 
 RUBRIC = [{"name": "success", "question": "Is it right?"}]
 TWO = [*RUBRIC, {"name": "grounded", "question": "From its tools?", "weight": 3}]
@@ -76,10 +77,16 @@ def test_judges_of_a_lost_server_judge_at_another(double):
     def seen(body):
         return says(success=json.loads(body["messages"][1]["content"])["criteria"] != [])
 
+    def together(body):
+        """Not before the other one is asked: a server that is always idle is asked alone."""
+        if isinstance(url, list):
+            wait_until(lambda: other.seen)
+        return seen(body)
+
     prices = {"prompt_price": 1.0, "completion_price": 2.0}
     figures = []
     with running_double() as other:
-        double.respond = other.respond = seen
+        double.respond, other.respond = together, seen
         for url in (double.url, [double.url, other.url]):
             config = judges(double, prices=prices | {"url": url})
             asked = [transcript(config, f"town {n}") for n in range(6)]
