@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from espalier.records import EngineError, tree_digest
@@ -26,7 +29,11 @@ def share_base(policy_dir: Path, shared_dir: Path) -> Path:
     Raises:
         EngineError: there is no shared folder.
     """
-    return _copied(policy_dir, _existing(shared_dir) / _BASE)
+    base = _existing(shared_dir) / _BASE
+    with _copy(policy_dir, shared_dir) as draft:
+        shutil.rmtree(base, ignore_errors=True)
+        draft.rename(base)
+    return base
 
 
 def share(policy_dir: Path, shared_dir: Path) -> Path:
@@ -43,13 +50,17 @@ def share(policy_dir: Path, shared_dir: Path) -> Path:
         EngineError: there is no shared folder.
     """
     copy = _existing(shared_dir) / f"policy-{tree_digest(policy_dir)[:16]}"
-    if copy.is_dir():
-        os.utime(copy)
-    else:
-        _copied(policy_dir, copy)
+    if not copy.is_dir():
+        with _copy(policy_dir, shared_dir) as draft:
+            try:
+                draft.rename(copy)
+            except OSError:
+                if not copy.is_dir():  # or another engine of the run was as far
+                    raise
+    os.utime(copy)
     by_age = sorted(shared_dir.glob("policy-*"), key=lambda path: path.stat().st_mtime_ns)
     for old in by_age[:-_KEPT]:
-        shutil.rmtree(old)
+        shutil.rmtree(old, ignore_errors=True)  # another engine may do the same
     return copy
 
 
@@ -62,15 +73,8 @@ def _existing(shared_dir: Path) -> Path:
     return shared_dir
 
 
-def _copied(source: Path, target: Path) -> Path:
-    """Copy a folder; nobody sees a part of it under its name."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        shutil.copytree(source, draft, copy_function=shutil.copyfile)
-        shutil.rmtree(target, ignore_errors=True)
-        draft.rename(target)
-        os.utime(target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return target
+@contextmanager
+def _copy(source: Path, shared_dir: Path) -> Generator[Path]:
+    """Copy a folder, under a name that nobody looks for; the block gives it another."""
+    with tempfile.TemporaryDirectory(prefix=".copy-", dir=shared_dir) as folder:
+        yield Path(shutil.copytree(source, Path(folder, "policy"), copy_function=shutil.copyfile))
