@@ -135,3 +135,14 @@ def test_a_plan_counts_what_rollout_workers_save():
     assert four.needs.seconds["train"] < one.needs.seconds["train"]
     assert four.needs.seconds["evaluate"] == one.needs.seconds["evaluate"]
     assert "simulated: how 4 rollout workers and the learner wait" in plan_text(four)
+
+
+def test_how_far_ahead_a_run_may_be_does_not_lengthen_its_plan():
+    training = {"steps": 20, "tasks_per_step": 8, "group_size": 8, "rollout_workers": 2}
+    far, further = (
+        planned(Profile.model_validate({"training": training | {"asynchronous": ahead}}))
+        for ahead in ({"max_staleness": 32}, {"max_staleness": 10**6})
+    )
+    assert further.needs.seconds["train"] == far.needs.seconds["train"]
+    nearer, ahead = (simulated(ONE, LEARNER, MANY, max_staleness=n).step_s for n in (16, 32))
+    assert ahead == pytest.approx(nearer, rel=0.02)
