@@ -228,6 +228,7 @@ class RunIndex:
                 # the disk of the cache is full, or a folder was removed meanwhile: the next request
                 # asks again
                 has_rest, self._files = False, None
+                self._num_changes += 1
                 if _is_damaged(error):
                     self._discard()
                 with self._wanted:
@@ -271,6 +272,8 @@ class RunIndex:
         self._sources = sources_of(self._run_dir, self._cache)
         found = {source.name: segments(source.folder, EPISODES) for source in self._sources}
         files = [_file(name, segment) for name, those in found.items() for segment in those]
+        # the index itself as well: another viewer may have made it anew
+        files.append(_File("", self._path, self._path.stat().st_ino, 0, 0))
         if files == self._files:
             return False
         with self._alone(), closing(_opened(self._path)) as connection:

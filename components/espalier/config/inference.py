@@ -38,8 +38,8 @@ class VllmConfig(Section):
     """Seconds that all requests of an exchange of weights may take together."""
     shared_dir: Path | None = Field(default=None, exclude_if=lambda it: it is None)
     """Folder that the servers see under the same path, for what they load; unset where they see the
-    run's own folders. Kubeflow's steps have kubernetes.workspace_claim at /workspace. The step
-    prepare_policy leaves the base policy in its folder base."""
+    run's own folders. Stages on Kubernetes have kubernetes.workspace_claim at /workspace. The step
+    prepare_policy leaves the base policy in its folder base; one run at a time uses it."""
 
     @field_validator("urls", mode="before")
     @classmethod

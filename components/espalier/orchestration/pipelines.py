@@ -142,8 +142,10 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
 
 def _require_shared_weights(profile: Profile) -> None:
     """Refuse servers that could not see what Kubeflow's steps give them."""
-    rollout = profile.rollout
-    if rollout.engine == "vllm" and rollout.vllm.shared_dir is None:
+    if profile.rollout.engine != "vllm":
+        return
+    claim, shared = profile.kubernetes.workspace_claim, profile.rollout.vllm.shared_dir
+    if claim is None or shared is None or not shared.is_relative_to(WORKSPACE_MOUNT):
         raise ProfileError(
             'rollout.engine = "vllm": the steps of Kubeflow have folders of their own, from which '
             "no server can load weights. Set kubernetes.workspace_claim to the claim that the "

@@ -156,16 +156,13 @@ def _kept(inner: str) -> Iterator[str]:
 
     12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2.
     """
-    before = ""
+    end = 0
     for is_sign, run in groupby(inner, _is_punctuation):
-        signs = "".join(run)
-        if not is_sign:
-            yield signs
-        elif not before:  # a number's sign, or its point
-            yield signs if _begins_number(inner, 0) else ""
-        elif before[-1].isdigit() and inner[len(before) + len(signs) :][:1].isdigit():
-            yield signs
-        before += signs
+        part = "".join(run)
+        start, end = end, end + len(part)
+        is_inside = inner[start - 1 : start].isdigit() and inner[end : end + 1].isdigit()
+        if not is_sign or is_inside or (start == 0 and _begins_number(inner, 0)):
+            yield part
 
 
 def _naming_signs(word: str, behind: str) -> str:

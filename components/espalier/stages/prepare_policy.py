@@ -94,9 +94,7 @@ def run(
         write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
         (draft.path / "run.json").write_text(json.dumps(run_figures | asdict(said), indent=1))
         draft.rows["parameters"] = policy.model.num_parameters()
-    vllm = profile.rollout.vllm
-    if profile.rollout.engine == "vllm" and vllm.shared_dir is not None:
-        share_base(output_dir / "policy", vllm.shared_dir)
+        share_base(draft.path / "policy", profile)
     return draft.published
 
 

@@ -33,6 +33,7 @@ from espalier.records import (
     read_manifest,
     work_dir,
 )
+from espalier.rollout.engines.shared_weights import share_base
 from espalier.storage import joined
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def run_or_fetch(
             manifest = stage.run(profile, inputs, output, tracker, external_digests=external)
         if kept is None or not _is_kept(kept, output, tracker.note):
             return manifest
+    elif stage.name == "prepare_policy":
+        share_base(output / "policy", profile)
     if own is None:
         forget_checkpoint(checkpoints, environment, tracker.note)
     return manifest

@@ -17,7 +17,7 @@ from espalier.chain import Stage
 from espalier.cluster.objects.job import (
     OWNER_VARIABLES,
     RUN_ID_VARIABLE,
-    asks_servers,
+    gives_weights,
     launches,
     stage_gpus,
     stage_image,
@@ -41,6 +41,7 @@ from espalier.cluster.objects.pods import (
 )
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.cluster import amount
+from espalier.records import ProfileError
 from espalier.steps.components import LAUNCHES, launching_component, stage_component
 
 _SHARED_MEMORY = "/dev/shm"
@@ -157,7 +158,12 @@ def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     disk_limit = stage_resources(stage, settings).disk_limit
     for name, path in {"tmp": SCRATCH_MOUNT, **_ARTIFACT_VOLUMES}.items():
         kubernetes.empty_dir_mount(task, name, path, size_limit=disk_limit)
-    if settings.workspace_claim is not None and asks_servers(stage, settings):
+    if settings.workspace_claim is not None and gives_weights(stage, settings):
+        if settings.workspace_claim == settings.cache_claim:
+            raise ProfileError(
+                "kubernetes.workspace_claim and kubernetes.cache_claim are the same claim, and a "
+                "step of Kubeflow can mount it at one path only; give each its own"
+            )
         kubernetes.mount_pvc(task, settings.workspace_claim, WORKSPACE_MOUNT)
     if settings.cache_claim is not None:
         kubernetes.mount_pvc(task, settings.cache_claim, CACHE_MOUNT)

@@ -39,6 +39,7 @@ def test_a_run_samples_on_servers_one_of_which_is_lost(kubeflow):
 
     try:
         wait_until(lambda: state("prepare-policy") in ENDED, run_id, rollout.STAGE_S)
+        assert state("prepare-policy") == "SUCCEEDED"
         rollout.start_servers(here, print)
         pod = pod_of(run_id, "train", within_s=rollout.STAGE_S)
         seen, deleted = rollout.watch(here, lambda: state("train") in ENDED, key, print)

@@ -22,9 +22,12 @@ def test_a_built_in_profile_stays_a_name_in_the_form():
 
 def test_servers_that_could_not_see_the_weights_are_refused():
     servers = ['rollout.engine="vllm"', 'rollout.vllm.urls=["http://rollout:8000"]']
-    with pytest.raises(ProfileError, match="shared_dir"):
-        form_defaults("smoke", servers)
-    assert form_defaults("smoke", [*servers, 'rollout.vllm.shared_dir="/workspace"'])
+    claim = 'kubernetes.workspace_claim="espalier-workspace"'
+    shared, elsewhere = (f'rollout.vllm.shared_dir="{path}"' for path in ("/workspace", "/tmp"))
+    for given in ([], [claim], [shared], [claim, elsewhere]):
+        with pytest.raises(ProfileError, match="shared_dir"):
+            form_defaults("smoke", [*servers, *given])
+    assert form_defaults("smoke", [*servers, claim, shared])
 
 
 @pytest.mark.parametrize("name", ["smoke", "own"])

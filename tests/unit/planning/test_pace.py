@@ -143,6 +143,6 @@ def test_how_far_ahead_a_run_may_be_does_not_lengthen_its_plan():
         planned(Profile.model_validate({"training": training | {"asynchronous": ahead}}))
         for ahead in ({"max_staleness": 32}, {"max_staleness": 10**6})
     )
-    assert further.needs.seconds["train"] == far.needs.seconds["train"]
+    assert further.needs.seconds["train"] == pytest.approx(far.needs.seconds["train"], rel=0.05)
     nearer, ahead = (simulated(ONE, LEARNER, MANY, max_staleness=n).step_s for n in (16, 32))
     assert ahead == pytest.approx(nearer, rel=0.02)

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,11 @@ import pytest
 
 from espalier.completions import routing
 from espalier.completions.routing import addresses_of
-from espalier.config import VllmConfig
+from espalier.config import Profile, VllmConfig
 from espalier.records import EngineError, PolicyError, tree_digest
 from espalier.rollout.engines import vllm_pool
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.engines.shared_weights import share_base
+from espalier.rollout.engines.shared_weights import share, share_base
 from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.fakes.vllm_double import running
 from tests.unit.rollout.vllm_play import StopsAtOneId, policy_at
@@ -95,18 +96,40 @@ def test_servers_load_copies_in_the_folder_that_they_see(servers, policy_dir, tm
         assert loaded.parent == shared
         assert tree_digest(loaded) == tree_digest(policy)
     assert loaded in shared.iterdir()
-    assert len(list(shared.iterdir())) == 4, "former versions do not fill the volume"
+    assert len(list(shared.glob("policy-*"))) == 4, "former versions do not fill the volume"
 
 
-def test_the_base_policy_replaces_the_former_one(tmp_path):
+def profile_with(shared_dir, exchange):
+    vllm = {"urls": ["http://rollout:8000"], "exchange": exchange, "shared_dir": shared_dir}
+    lora = {"lora": {"rank": 8}, "model": "model"} if exchange == "adapter" else {}
+    return Profile.model_validate({"rollout": {"engine": "vllm", "vllm": vllm}, "policy": lora})
+
+
+def test_another_base_replaces_no_base_of_adapters(tmp_path):
+    """A server that has read the former one would add the adapters to it."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    for weights in (b"former", b"latter"):
-        policy = policy_at(tmp_path / weights.decode(), weights=weights)
-        (policy / f"only-{weights.decode()}").touch()
-        assert share_base(policy, shared) == shared / "base"
-    assert tree_digest(shared / "base") == tree_digest(policy)
-    assert list(shared.iterdir()) == [shared / "base"]
+    former = policy_at(tmp_path / "former", weights=b"former")
+    latter = policy_at(tmp_path / "latter", weights=b"latter")
+    for _ in range(2):
+        share_base(former, profile_with(shared, "adapter"))
+    with pytest.raises(EngineError, match="other weights"):
+        share_base(latter, profile_with(shared, "adapter"))
+    assert tree_digest(shared / "base") == tree_digest(former)
+    share_base(latter, profile_with(shared, "weights"))
+    assert tree_digest(shared / "base") == tree_digest(latter)
+    assert {path.name for path in shared.iterdir()} == {".lock", "base"}
+
+
+def test_engines_that_share_at_once_lose_nothing(tmp_path):
+    shared = tmp_path / "shared"
+    (shared / ".unseen-killed").mkdir(parents=True)
+    policies = [policy_at(tmp_path / f"p{n}", weights=bytes([n])) for n in range(3)]
+    with ThreadPoolExecutor(6) as pool:
+        copies = list(pool.map(lambda policy: share(policy, shared), policies * 40))
+    for policy, copy in zip(policies * 40, copies, strict=True):
+        assert tree_digest(copy) == tree_digest(policy)
+    assert len(list(shared.iterdir())) == 1 + len(policies)
 
 
 def test_a_turn_depends_on_no_server(servers, policy_dir):

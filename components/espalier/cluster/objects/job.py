@@ -110,7 +110,7 @@ def stage_reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
     return episode_reach() if stage in _PLAYS_EPISODES else may_reach("s3", "mlflow")
 
 
-def asks_servers(stage: str, settings: KubernetesConfig) -> bool:
+def gives_weights(stage: str, settings: KubernetesConfig) -> bool:
     """Whether the stage's own pod gives policies to vLLM servers, where a run has some."""
     is_one = stage == "prepare_policy" or stage in _PLAYS_EPISODES
     return is_one and not launches(stage, settings)

@@ -12,8 +12,8 @@ from espalier.determinism import TRACKING_FALLBACK
 S3_MOUNT = "/s3"
 """Path below which KFP's executor maps s3://bucket/key to bucket/key."""
 WORKSPACE_MOUNT = "/workspace"
-"""Path at which every stage and the vLLM servers have `kubernetes.workspace_claim`: the steps of
-Kubeflow have a /s3 of their own."""
+"""Path at which Jobs, launched nodes, vLLM servers, and those steps of Kubeflow that give servers
+weights have `kubernetes.workspace_claim`: the steps of Kubeflow have a /s3 of their own."""
 CACHE_MOUNT = "/cache"
 SCRATCH_MOUNT = "/tmp"
 SECRETS_MOUNT = "/secrets"

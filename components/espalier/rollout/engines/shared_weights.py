@@ -5,10 +5,14 @@ servers mount under one path holds
 
     base                the base policy, on which servers start; `prepare_policy` leaves it
     policy-DIGEST       what servers load: the policies, or adapters, of the latest exchanges
+
+Whoever changes it holds its lock, and copies and deletes under names that nobody looks for, so that
+a kill leaves no part of a policy. The folder belongs to one run at a time, as its servers do.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -16,24 +20,39 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from espalier.config import Profile
 from espalier.records import EngineError, tree_digest
 
 _BASE = "base"
+_UNSEEN = ".unseen-"
+"""Prefix of what is copied or deleted at the moment."""
 _KEPT = 4
 """Copies that stay: a server that was restarted reads the latest, and a run ahead a few before."""
 
 
-def share_base(policy_dir: Path, shared_dir: Path) -> Path:
-    """Put the base policy into the shared folder, in place of the former one; return the copy.
+def share_base(policy_dir: Path, profile: Profile) -> None:
+    """Put the base policy into the shared folder of a profile with servers, if it has one.
 
     Raises:
-        EngineError: there is no shared folder.
+        EngineError: the folder cannot be used; or it has another base, on which servers may have
+            started that are to get adapters of this one.
     """
-    base = _existing(shared_dir) / _BASE
-    with _copy(policy_dir, shared_dir) as draft:
-        shutil.rmtree(base, ignore_errors=True)
-        draft.rename(base)
-    return base
+    vllm = profile.rollout.vllm
+    if profile.rollout.engine != "vllm" or vllm.shared_dir is None:
+        return
+    base, digest = vllm.shared_dir / _BASE, tree_digest(policy_dir)
+    with _alone(vllm.shared_dir):
+        if base.is_dir():
+            if tree_digest(base) == digest:
+                return
+            if vllm.exchange == "adapter":
+                raise EngineError(
+                    f"{base}: is not the base policy of this run, and servers that have started on "
+                    "it would add this run's adapters to other weights. End the servers, remove "
+                    "the folder, run the step again, and start them"
+                )
+            _delete(base)
+        _copy(policy_dir, base)
 
 
 def share(policy_dir: Path, shared_dir: Path) -> Path:
@@ -47,34 +66,48 @@ def share(policy_dir: Path, shared_dir: Path) -> Path:
         The copy.
 
     Raises:
-        EngineError: there is no shared folder.
+        EngineError: the folder cannot be used.
     """
-    copy = _existing(shared_dir) / f"policy-{tree_digest(policy_dir)[:16]}"
-    if not copy.is_dir():
-        with _copy(policy_dir, shared_dir) as draft:
-            try:
-                draft.rename(copy)
-            except OSError:
-                if not copy.is_dir():  # or another engine of the run was as far
-                    raise
-    os.utime(copy)
-    by_age = sorted(shared_dir.glob("policy-*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in by_age[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)  # another engine may do the same
+    copy = shared_dir / f"policy-{tree_digest(policy_dir)[:16]}"
+    with _alone(shared_dir):
+        if not copy.is_dir():
+            _copy(policy_dir, copy)
+        os.utime(copy)
+        by_age = sorted(shared_dir.glob("policy-*"), key=lambda path: path.stat().st_mtime_ns)
+        for old in by_age[:-_KEPT]:
+            _delete(old)
     return copy
 
 
-def _existing(shared_dir: Path) -> Path:
+@contextmanager
+def _alone(shared_dir: Path) -> Generator[None]:
+    """Within the block nobody else changes the folder, and what a kill has left is gone."""
     if not shared_dir.is_dir():
         raise EngineError(
             f"rollout.vllm.shared_dir = {shared_dir}: no such folder. Mount the servers' volume "
-            "there; a step of Kubeflow has kubernetes.workspace_claim at /workspace"
+            "there; steps of Kubeflow have kubernetes.workspace_claim at /workspace"
         )
-    return shared_dir
+    try:
+        with (shared_dir / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in shared_dir.glob(f"{_UNSEEN}*"):
+                shutil.rmtree(left)
+            yield
+    except OSError as error:
+        raise EngineError(
+            f"rollout.vllm.shared_dir = {shared_dir}: {error}; user {os.getuid()} has to be able "
+            "to write there, and it needs room for several policies"
+        ) from error
 
 
-@contextmanager
-def _copy(source: Path, shared_dir: Path) -> Generator[Path]:
-    """Copy a folder, under a name that nobody looks for; the block gives it another."""
-    with tempfile.TemporaryDirectory(prefix=".copy-", dir=shared_dir) as folder:
-        yield Path(shutil.copytree(source, Path(folder, "policy"), copy_function=shutil.copyfile))
+def _copy(source: Path, target: Path) -> None:
+    folder = tempfile.mkdtemp(prefix=_UNSEEN, dir=target.parent)
+    shutil.copytree(source, Path(folder, target.name), copy_function=shutil.copyfile)
+    Path(folder, target.name).rename(target)
+    Path(folder).rmdir()
+
+
+def _delete(folder: Path) -> None:
+    unseen = Path(tempfile.mkdtemp(prefix=_UNSEEN, dir=folder.parent))
+    folder.rename(unseen / folder.name)
+    shutil.rmtree(unseen)
