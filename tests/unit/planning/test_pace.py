@@ -137,7 +137,7 @@ def test_a_plan_counts_what_rollout_workers_save():
     assert "simulated: how 4 rollout workers and the learner wait" in plan_text(four)
 
 
-def test_how_far_ahead_a_run_may_be_does_not_lengthen_its_plan():
+def test_a_run_far_ahead_is_planned_as_fast():
     training = {"steps": 20, "tasks_per_step": 8, "group_size": 8, "rollout_workers": 2}
     far, further = (
         planned(Profile.model_validate({"training": training | {"asynchronous": ahead}}))
