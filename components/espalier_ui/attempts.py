@@ -109,8 +109,8 @@ _MOST_NAMED = 20
 def named(index: RunIndex, names: Sequence[str]) -> dict[str, str]:
     """Return the ids of training attempts named by STEP/TASK/NUMBER, each with a short title.
 
-    What has no such form is an id already, and its own title. A name without an attempt, of steps
-    that a resumed run wrote again, is left out.
+    A name of another form is an id already, and is its own title. A name without an attempt, of
+    steps that a resumed run wrote again, is left out.
     """
     found: dict[str, str] = {}
     with index.reading() as connection:

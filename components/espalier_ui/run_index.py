@@ -80,7 +80,7 @@ class _Look(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A segment's file at a look."""
+    """A file at a look: a segment's, or the index itself, of which only the inode counts."""
 
     source: str
     path: Path
@@ -265,7 +265,7 @@ class RunIndex:
             path.unlink(missing_ok=True)
 
     def _take_in_summaries(self) -> bool:
-        """Take in what is new; return whether the streams have changed since the last look."""
+        """Read the summaries of new attempts; return whether any stream has changed."""
         self._make()
         if self._remote is not None:
             self._remote.refresh()

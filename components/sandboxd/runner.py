@@ -207,8 +207,8 @@ def _limit(what: int, soft: int, *, hard: int | None = None) -> None:
 
 
 _ROUNDS = 40
-"""Most rounds of kills that find a process not killed before: a fork bomb that gives each process a
-session of its own survives some rounds."""
+"""Most rounds of kills; one that finds no new process does not count. A fork bomb that starts a
+session for each process survives some of them."""
 _DIE_WITHIN_S = 2.0
 """Time for killed processes to end, which takes processor time that a busy machine gives late;
 shorter than sandboxd waits before it ends everything."""

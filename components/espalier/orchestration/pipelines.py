@@ -108,7 +108,8 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
 
     Raises:
         ProfileError: the profile or an override is invalid, its model has a path that pods cannot
-            have, or its seed is a number that Kubeflow would round.
+            have, it samples on servers that could not see its weights, or its seed is a number that
+            Kubeflow would round.
     """
     resolved = named_profile(profile, overrides)
     model = resolved.policy.model

@@ -4,12 +4,10 @@ import json
 import os
 
 import pytest
-from minio import Minio
 
 from tests.cluster.chain import wake_servers
 from tests.cluster.kubeflow import form, servers
 from tests.cluster.kubeflow.runs import Kubeflow
-from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.places import MARK, places
 
 
@@ -51,9 +49,7 @@ def finished(kubeflow, started):
 @pytest.fixture(scope="session")
 def stored(finished):
     """Name -> content, of the objects that the launcher wrote for the run."""
-    store = Minio(
-        f"{NODE_ADDRESS}:{servers.S3_PORT}", servers.ACCESS_KEY, servers.SECRET_KEY, secure=False
-    )
+    store = servers.store()
     found = store.list_objects(servers.BUCKET, recursive=True)
     names = [one.object_name for one in found if finished["run_id"] in one.object_name]
     return {name: store.get_object(servers.BUCKET, name).read() for name in names}

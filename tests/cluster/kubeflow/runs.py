@@ -39,7 +39,7 @@ SETTINGS = (
 )
 LEASE_S = 180
 """Of the sandboxes of a run that nobody renews any more."""
-_ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
+ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
 _POLL_S = 1.0
 
 
@@ -69,7 +69,7 @@ class Kubeflow:
         """The run as its page shows it."""
         return self.get(f"runs/{run_id}")
 
-    def wait(self, run_id, *, until=_ENDED, within_s):
+    def wait(self, run_id, *, until=ENDED, within_s):
         """The run, once its state is one of `until`."""
         end = time.monotonic() + within_s
         while (run := self.run(run_id)).get("state") not in until:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from minio import Minio
+
 from tests.cluster import network, processes
 from tests.cluster.places import ClusterError
 
@@ -20,6 +22,11 @@ _METADATA = "ml-metadata==1.17.1"
 _METADATA_SERVER = Path(__file__).with_name("mlmd_server.py")
 _READY_S = 60
 _SAID_CHARACTERS = 1000
+
+
+def store():
+    """A client of the S3 server."""
+    return Minio(f"{network.NODE_ADDRESS}:{S3_PORT}", ACCESS_KEY, SECRET_KEY, secure=False)
 
 
 def start(places):

@@ -7,13 +7,12 @@
 import os
 
 import pytest
-from minio import Minio
 
 from espalier.steps.profiles import named_profile
 from tests.cluster import rollout
 from tests.cluster.images import ROLLOUT
 from tests.cluster.kubeflow import servers
-from tests.cluster.kubeflow.runs import log_of, pod_of, submitted, tasks, wait_until
+from tests.cluster.kubeflow.runs import ENDED, log_of, pod_of, submitted, tasks, wait_until
 from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.parts import ctr
 from tests.cluster.places import places
@@ -23,7 +22,6 @@ KUBEFLOWS_S3 = {
     "AWS_ACCESS_KEY_ID": servers.ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": servers.SECRET_KEY,
 }
-ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
 
 
 @pytest.mark.slow
@@ -57,10 +55,8 @@ def test_a_run_samples_on_servers_one_of_which_is_lost(kubeflow):
 
 def trained_policy(run_id):
     """Where Kubeflow's launcher put what the run has trained."""
-    store = Minio(
-        f"{NODE_ADDRESS}:{servers.S3_PORT}", servers.ACCESS_KEY, servers.SECRET_KEY, secure=False
-    )
-    names = [one.object_name for one in store.list_objects(servers.BUCKET, recursive=True)]
+    found = servers.store().list_objects(servers.BUCKET, recursive=True)
+    names = [one.object_name for one in found]
     ending = "/trained_policy/manifest.json"
-    (found,) = [name for name in names if run_id in name and name.endswith(ending)]
-    return f"s3://{servers.BUCKET}/{found.removesuffix('/manifest.json')}"
+    (manifest,) = [name for name in names if run_id in name and name.endswith(ending)]
+    return f"s3://{servers.BUCKET}/{manifest.removesuffix('/manifest.json')}"

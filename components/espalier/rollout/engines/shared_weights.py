@@ -25,7 +25,7 @@ from espalier.records import EngineError, tree_digest
 
 _BASE = "base"
 _UNSEEN = ".unseen-"
-"""Prefix of what is copied or deleted at the moment."""
+"""Prefix of the names of folders that are being copied or deleted."""
 _KEPT = 4
 """Copies that stay: a server that was restarted reads the latest, and a run ahead a few before."""
 
@@ -40,10 +40,10 @@ def share_base(policy_dir: Path, profile: Profile) -> None:
     vllm = profile.rollout.vllm
     if profile.rollout.engine != "vllm" or vllm.shared_dir is None:
         return
-    base, digest = vllm.shared_dir / _BASE, tree_digest(policy_dir)
+    base = vllm.shared_dir / _BASE
     with _alone(vllm.shared_dir):
         if base.is_dir():
-            if tree_digest(base) == digest:
+            if tree_digest(base) == tree_digest(policy_dir):
                 return
             if vllm.exchange == "adapter":
                 raise EngineError(
@@ -56,7 +56,7 @@ def share_base(policy_dir: Path, profile: Profile) -> None:
 
 
 def share(policy_dir: Path, shared_dir: Path) -> Path:
-    """Put a policy into the shared folder unless it is there, and remove old ones.
+    """Copy a policy into the shared folder, unless it has a copy, and remove the oldest copies.
 
     Args:
         policy_dir: policy directory, which may hold an adapter alone.
@@ -81,7 +81,7 @@ def share(policy_dir: Path, shared_dir: Path) -> Path:
 
 @contextmanager
 def _alone(shared_dir: Path) -> Generator[None]:
-    """Within the block nobody else changes the folder, and what a kill has left is gone."""
+    """Hold the folder's lock within the block, and remove first what killed processes have left."""
     if not shared_dir.is_dir():
         raise EngineError(
             f"rollout.vllm.shared_dir = {shared_dir}: no such folder. Mount the servers' volume "
@@ -101,13 +101,12 @@ def _alone(shared_dir: Path) -> Generator[None]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    folder = tempfile.mkdtemp(prefix=_UNSEEN, dir=target.parent)
-    shutil.copytree(source, Path(folder, target.name), copy_function=shutil.copyfile)
-    Path(folder, target.name).rename(target)
-    Path(folder).rmdir()
+    with tempfile.TemporaryDirectory(prefix=_UNSEEN, dir=target.parent) as unseen:
+        copy = Path(unseen, target.name)
+        shutil.copytree(source, copy, copy_function=shutil.copyfile)
+        copy.rename(target)
 
 
 def _delete(folder: Path) -> None:
-    unseen = Path(tempfile.mkdtemp(prefix=_UNSEEN, dir=folder.parent))
-    folder.rename(unseen / folder.name)
-    shutil.rmtree(unseen)
+    with tempfile.TemporaryDirectory(prefix=_UNSEEN, dir=folder.parent) as unseen:
+        folder.rename(Path(unseen, folder.name))
