@@ -231,8 +231,8 @@ def test_a_server_that_returns_gets_the_weights_first(servers, policy_dir, monke
     play(engine, policy_dir, script, prompts=[[1, task] for task in range(6)])
     assert gone.version == servers[0].version != "default"
     assert asked(gone) == []
-    play(engine, policy_dir, two_turns, prompts=[[1, task] for task in range(12)])
-    assert asked(gone)
+    play(engine, policy_dir, two_turns, prompts=[[1, task] for task in range(60)])
+    assert asked(gone), "by chance of ports a few prompts may all be at the other two"
     assert {body["cache_salt"] for body in asked(gone)} == {gone.version}
 
 
