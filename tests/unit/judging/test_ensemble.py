@@ -17,7 +17,6 @@ from espalier.judging import (
 from espalier.judging.rubric import criteria_of
 from espalier.records import EngineError
 from tests.fakes.endpoint_double import completion, of_small_context, running_double
-from tests.integration.waiting import wait_until
 
 RUBRIC = [{"name": "success", "question": "Is it right?"}]
 TWO = [*RUBRIC, {"name": "grounded", "question": "From its tools?", "weight": 3}]
@@ -77,23 +76,17 @@ def test_judges_of_a_lost_server_judge_at_another(double):
     def seen(body):
         return says(success=json.loads(body["messages"][1]["content"])["criteria"] != [])
 
-    def together(body):
-        """Not before the other one is asked: a server that is always idle is asked alone."""
-        if isinstance(url, list):
-            wait_until(lambda: other.seen)
-        return seen(body)
-
     prices = {"prompt_price": 1.0, "completion_price": 2.0}
     figures = []
     with running_double() as other:
-        double.respond, other.respond = together, seen
+        double.respond = other.respond = seen
         for url in (double.url, [double.url, other.url]):
             config = judges(double, prices=prices | {"url": url})
-            asked = [transcript(config, f"town {n}") for n in range(6)]
+            asked = [transcript(config, f"town {n}") for n in range(24)]  # each at one by its text
             with JudgeEnsemble(config) as ensemble:
-                assert len(ensemble.verdicts(asked[:3])) == 3
+                assert len(ensemble.verdicts(asked[:20])) == 20
                 other.is_dead = True
-                verdicts = ensemble.verdicts(asked[3:])
+                verdicts = ensemble.verdicts(asked[20:])
                 figures.append((ensemble.figures(), [one.votes for one in verdicts]))
             other.is_dead = False
     assert other.seen
