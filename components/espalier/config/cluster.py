@@ -269,12 +269,8 @@ _FIRST_RAY_WITH_TOKENS = (2, 52)
 
 
 class RayConfig(Section):
-    """Training on several nodes, as a KubeRay RayJob."""
+    """The Ray cluster of a KubeRay RayJob."""
 
-    workers: int = Field(default=0, ge=0)
-    """Nodes that train together with kubernetes.trainer = "rayjob", each with
-    kubernetes.gpus.count GPUs and a process of training or a rollout worker per GPU, or one without
-    GPUs."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
     """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers require a token."""
     head: RayHeadResources = RayHeadResources()
@@ -403,9 +399,13 @@ class KubernetesConfig(Section):
     attempt separately."""
     trainer: Literal["job", "trainjob", "rayjob"] = "job"
     """Pods of the training stages. "job": their own. "trainjob": continue_pretraining,
-    warm_start and train each as a TrainJob of Kubeflow Trainer, on one node; needs k8s/trainer.
-    "rayjob": train as a RayJob of KubeRay, on the nodes of kubernetes.ray.workers. The pod of a
-    stage that runs elsewhere needs no GPU: it launches the object and watches it."""
+    warm_start and train each as a TrainJob of Kubeflow Trainer; needs k8s/trainer. "rayjob": train
+    as a RayJob of KubeRay. The pod of a stage that runs elsewhere needs no GPU: it launches the
+    object and watches it."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes on which train runs with trainer = "trainjob" or "rayjob", each with gpus.count GPUs.
+    Of a TrainJob each has an equal share of training.processes; of a RayJob each has room for a
+    process of training or a rollout worker per GPU, or for one without GPUs."""
     serving: Literal["deployment", "llmisvc"] = "deployment"
     """Objects that serve the champion: two Deployments behind one Service, or two
     LLMInferenceServices of KServe in one routing group (k8s/overlays/kserve)."""
@@ -441,32 +441,25 @@ class KubernetesConfig(Section):
 
     @property
     def processes_on_ray_node(self) -> int:
-        """Training processes on each of `ray.workers`: one per GPU, or one that uses the CPUs."""
+        """Processes on each node of a RayJob: one per GPU, or one that uses the CPUs."""
         return self.gpus.count or 1
 
     @model_validator(mode="after")
-    def _nodes_are_those_of_a_ray_job(self) -> Self:
-        workers = self.ray.workers
-        if workers and self.trainer != "rayjob":
+    def _a_job_has_one_node(self) -> Self:
+        if self.nodes > 1 and self.trainer == "job":
             raise ValueError(
-                f"kubernetes.ray.workers={workers} counts the nodes of a RayJob, but "
-                f'kubernetes.trainer = "{self.trainer}"; set kubernetes.trainer = "rayjob", or '
-                "kubernetes.ray.workers = 0"
-            )
-        if self.trainer == "rayjob" and not workers:
-            raise ValueError(
-                'kubernetes.trainer = "rayjob" has no nodes to train on; set '
-                "kubernetes.ray.workers to their number, or kubernetes.trainer to "
-                '"job" or "trainjob", which use one node'
+                f'kubernetes.nodes={self.nodes}, but kubernetes.trainer = "job" has one pod; set '
+                'kubernetes.trainer to "trainjob" or "rayjob", or kubernetes.nodes to 1'
             )
         return self
 
     @model_validator(mode="after")
     def _nodes_share_files(self) -> Self:
-        if self.ray.workers and self.workspace_claim is None:
+        if (self.nodes > 1 or self.trainer == "rayjob") and self.workspace_claim is None:
             raise ValueError(
-                "kubernetes.ray.workers share checkpoints and artifacts; set "
-                "kubernetes.workspace_claim to a claim that several nodes can write (ReadWriteMany)"
+                f'the nodes of kubernetes.trainer = "{self.trainer}" share checkpoints and '
+                "artifacts; set kubernetes.workspace_claim to a claim that several nodes can write "
+                "(ReadWriteMany)"
             )
         return self
 
@@ -474,7 +467,7 @@ class KubernetesConfig(Section):
 def require_places(
     training: TrainingConfig, hardware: HardwareConfig, kubernetes: KubernetesConfig
 ) -> None:
-    """Check that the training processes fit the GPUs of a pod, or the nodes of a RayJob.
+    """Check that the training processes fit the GPUs of the pods, or the nodes of a RayJob.
 
     Raises:
         ValueError: too many processes, nodes that would idle, or a device that nodes do not have.
@@ -484,18 +477,23 @@ def require_places(
             f'hardware.device = "{hardware.device}" is one device, but training.processes='
             f"{training.processes} need one each; name only its kind"
         )
-    processes, gpus, nodes = training.processes, kubernetes.gpus.count, kubernetes.ray.workers
+    processes, gpus, nodes = training.processes, kubernetes.gpus.count, kubernetes.nodes
     workers = training.rollout_workers
-    if not nodes:
-        if 0 < gpus < processes:
+    if kubernetes.trainer != "rayjob":
+        if processes % nodes:
             raise ValueError(
-                f"training.processes={processes} exceeds kubernetes.gpus.count={gpus} of a pod; "
-                "set training.processes to that number, or request more GPUs or nodes "
-                '(kubernetes.trainer = "rayjob")'
+                f"training.processes={processes} cannot be shared equally by kubernetes.nodes="
+                f"{nodes}; set it to a multiple"
+            )
+        if 0 < gpus < processes // nodes:
+            raise ValueError(
+                f"training.processes={processes} exceeds kubernetes.gpus.count={gpus} of "
+                f"{nodes} pods; set it to the number of GPUs, or request more GPUs or nodes "
+                "(kubernetes.nodes)"
             )
         return
     on_node = kubernetes.processes_on_ray_node
-    places = f"kubernetes.ray.workers={nodes} nodes have room for {nodes * on_node}, " + (
+    places = f"kubernetes.nodes={nodes} nodes have room for {nodes * on_node}, " + (
         f"one on each of kubernetes.gpus.count={gpus} GPUs" if gpus else "one each without GPUs"
     )
     placed = f"training.processes={processes}" + (

@@ -253,8 +253,8 @@ class TrainingConfig(Section):
     logged. It is about 1e-9 in float32, a few 1e-4 in bfloat16."""
     optimizer: PolicyOptimizerConfig = PolicyOptimizerConfig()
     processes: int = Field(default=1, ge=1)
-    """Number of processes that share a step's trajectories: on this machine, in the pod of a Job or
-    TrainJob, or on the nodes of kubernetes.ray.workers."""
+    """Number of processes that share a step's trajectories: on this machine, or in the pod or pods
+    of the stage (kubernetes.nodes)."""
     rollout_workers: int = Field(default=0, ge=0, exclude_if=lambda it: it == 0)
     """Ray actors that sample for all processes, each with the policy and with environments and
     sandboxes of its own, on one GPU or CPU of a cluster's nodes; 0 samples in the processes that

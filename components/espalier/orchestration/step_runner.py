@@ -15,7 +15,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
@@ -28,10 +30,17 @@ from espalier.cluster.objects.pods import S3_MOUNT
 from espalier.cluster.signals import on_signals
 from espalier.config import Profile
 from espalier.determinism import TRAINER_VARIABLE
-from espalier.records import MANIFEST_NAME, EspalierError, Manifest, read_manifest
+from espalier.records import (
+    MANIFEST_NAME,
+    EspalierError,
+    Manifest,
+    StorageAwayError,
+    read_manifest,
+)
 from espalier.steps.kept import CHECKPOINTS_VARIABLE, forget_checkpoint
 from espalier.steps.refusing import write_termination_message
 from espalier.storage import ArtifactLocation, joined, open_location
+from espalier.training.nodes import NODES_VARIABLE, Nodes
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
@@ -118,8 +127,9 @@ _NOTES = "executor_output.json"
 """File of KFP's executor with a step's figures and the URIs of its outputs."""
 _LAUNCHED_FAILED = 3
 """Exit code, retryable, when the launched object failed: a node may have died."""
-_NODES_VARIABLE = "PET_NNODES"
-"""Number of a TrainJob's nodes; Trainer sets it (pkg/constants/constants.go, TorchEnvNumNodes)."""
+_SERVE_NODE = (sys.executable, "-m", "espalier.training.nodes")
+_LOOKS_EVERY_S = 5.0
+"""How often a TrainJob's other nodes look whether the first one has published."""
 
 
 class StepFailed(EspalierError):
@@ -185,6 +195,11 @@ class StepOrder:
         return self.profile.training.processes if self.stage == "train" else 1
 
     @property
+    def nodes(self) -> int:
+        """Number of nodes of the step; only training has several."""
+        return self.profile.kubernetes.nodes if self.stage == "train" else 1
+
+    @property
     def folder(self) -> Path:
         """The run's folder on this machine."""
         local = local_path(self.run_uri)
@@ -225,8 +240,8 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         for folder in link.inputs
     }
     target = open_location(order.output or joined(order.run_uri, link.output), os.environ)
-    published = target.manifest()
-    if published is not None and _is_current(published, order, sources):
+    published = _published(target, order, sources)
+    if published is not None:
         lost = target.lost_files(published)
         if not lost:
             say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
@@ -242,7 +257,8 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     if kind is not None and not os.environ.get(TRAINER_VARIABLE):
         _launch(kind, order, say)
         return _made(target, kind)
-    _require_one_node(order)
+    if _nodes_of(order).index > 0:
+        return _serve_node(order, lambda: _published(target, order, sources))
     for name, place in sources.items():
         say(f"{order.stage}: reads {place.uri}")
         place.fetch(order.folder / name)
@@ -287,19 +303,36 @@ def _launch(kind: LaunchedKind, order: StepOrder, say: Callable[[str], None]) ->
         raise StepFailed(order.stage, _LAUNCHED_FAILED)
 
 
-def _require_one_node(order: StepOrder) -> None:
-    """Check that no other pod of the same TrainJob runs this step, too.
+def _nodes_of(order: StepOrder) -> Nodes:
+    """The nodes of this pod's TrainJob.
 
     Raises:
-        EspalierError: the TrainJob has several nodes.
+        EspalierError: it has more or fewer than the stage uses by its profile.
     """
-    nodes = os.environ.get(_NODES_VARIABLE, "1")
-    if nodes != "1":
+    nodes, used = Nodes.of(os.environ), order.nodes
+    if nodes.count != used:
         raise EspalierError(
-            f"{order.stage}: this TrainJob has {nodes} nodes ({_NODES_VARIABLE}), each of which "
-            "would train and publish alone; set numNodes to 1, or train on several nodes with "
-            'kubernetes.trainer = "rayjob"'
+            f"{order.stage}: this TrainJob has {nodes.count} nodes ({NODES_VARIABLE}), and the "
+            f"stage uses {used}; set its numNodes to that, or for train kubernetes.nodes to "
+            f"{nodes.count}"
         )
+    return nodes
+
+
+def _serve_node(order: StepOrder, published: Callable[[], Manifest | None]) -> Manifest:
+    """Run this node's part of training until the first node has published.
+
+    Raises:
+        StepFailed: this process got a signal.
+    """
+    with _running(order.stage, _SERVE_NODE, {}) as process:
+        while process.poll() is None:
+            # S3 may be away for a while: the first node needs it at the end, this one does not
+            with suppress(StorageAwayError):
+                if manifest := published():
+                    return manifest
+            time.sleep(_LOOKS_EVERY_S)
+    raise StepFailed(order.stage, _exit_code(process))
 
 
 def _made(target: ArtifactLocation, kind: LaunchedKind) -> Manifest:
@@ -311,29 +344,53 @@ def _made(target: ArtifactLocation, kind: LaunchedKind) -> Manifest:
     return manifest
 
 
-def _is_current(
-    published: Manifest, order: StepOrder, sources: Mapping[str, ArtifactLocation]
-) -> bool:
-    """Whether the output was made with these settings from these inputs."""
+def _published(
+    target: ArtifactLocation, order: StepOrder, sources: Mapping[str, ArtifactLocation]
+) -> Manifest | None:
+    """The output, if one was made with these settings from these inputs."""
+    published = target.manifest()
+    if published is None:
+        return None
     given = order.link.external_inputs(order.profile)
     for name, place in sources.items():
         source = place.manifest()
         if source is None:
-            return False
+            return None
         given[name] = source.content
-    return order.link.is_current(published, order.profile, given)
+    return published if order.link.is_current(published, order.profile, given) else None
 
 
 def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Run the step as a process group, and pass this process' signals on to it.
-
-    Args:
-        stage: name for messages.
-        command: command of the step.
-        variables: environment variables besides those of this process.
+    """Run the step as `_running` does.
 
     Raises:
         StepFailed: its exit code is not 0.
+    """
+    with _running(stage, command, variables) as process:
+        process.wait()
+    if code := _exit_code(process):
+        raise StepFailed(stage, code)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Exit code as a shell has it: 128 + N after signal N."""
+    status = process.returncode
+    return 128 - status if status < 0 else status
+
+
+@contextmanager
+def _running(
+    stage: str, command: Sequence[str], variables: Mapping[str, str]
+) -> Generator[subprocess.Popen[bytes]]:
+    """Run a command as a process group, which gets this process' signals and ends with the block.
+
+    Args:
+        stage: name for messages.
+        command: the command.
+        variables: environment variables besides those of this process.
+
+    Raises:
+        StepFailed: a signal came when the command had just ended.
     """
     # first in PATH, so that a shell finds this interpreter, which has espalier
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -352,6 +409,9 @@ def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str
 
     # a pod's signals reach only its first process, which is this one and not the step's
     with on_signals(pass_on):
-        status = process.wait()
-    if status:
-        raise StepFailed(stage, 128 - status if status < 0 else status)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait()

@@ -135,8 +135,7 @@ def accelerators(profile: Profile, *, here: bool) -> int:
         profile: the planned profile.
         here: whether this machine has one, which counts if the profile requests none.
     """
-    nodes = max(1, profile.kubernetes.ray.workers)
-    return profile.kubernetes.gpus.count * nodes or int(here)
+    return profile.kubernetes.gpus.count * profile.kubernetes.nodes or int(here)
 
 
 def accelerator_hours(seconds: Mapping[str, float], count: int) -> float:

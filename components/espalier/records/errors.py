@@ -7,7 +7,8 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- DataError             rows that break a critical expectation, or tasks that do not parse
 |   +-- RefusedRowsError  validation refused the rows, and left a report that says why
 +-- PolicyError           a model directory that cannot act in the environment
-+-- TrainingError         processes that cannot train together, or of which one is lost
++-- TrainingError         processes that cannot train together
+|   +-- LostWorkerError   one of them is lost; the same command goes on from the last checkpoint
 +-- EngineError           an inference server that is away, or answers what it should not
 +-- HungError             what a run waits for has not come by its deadline: a tool, weights, a rank
 +-- RegistryError         the tracking server or a promotion refuses
@@ -67,6 +68,10 @@ class PolicyError(EspalierError):
 
 class TrainingError(EspalierError):
     """Training that cannot continue: a process that does not start or is lost, broken gradients."""
+
+
+class LostWorkerError(TrainingError):
+    """One of the processes that train together is lost; the same command may succeed later."""
 
 
 class EngineError(EspalierError):

@@ -9,13 +9,15 @@ from pathlib import Path
 from types import TracebackType
 
 from espalier.cluster.objects.pods import TRY_AGAIN_MARK
-from espalier.records import EspalierError
+from espalier.records import EspalierError, LostWorkerError
 from espalier.records.patience import AWAY
 
-TRY_AGAIN = 75
-"""Exit code EX_TEMPFAIL of sysexits.h: a server was unreachable, and the command may succeed later.
+TRY_AGAIN = os.EX_TEMPFAIL
+"""Exit code: a server was unreachable or a node was lost, and the command may succeed later.
 espalier's Jobs retry after it, but not after 1 and 2. Kubeflow's launcher turns every code into 1,
 so there the mark before the message means the same (k8s/kubeflow/controller)."""
+
+_MAY_SUCCEED_LATER = (*AWAY, LostWorkerError)
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """File, which the kubelet creates in every container, whose content Kubernetes shows as the reason
@@ -33,8 +35,8 @@ class FailureMessage:
     """Context manager that ends the process at an error and writes the termination log.
 
     An error that a user can correct (EspalierError) is printed as one line, `error: STEP: ...`, and
-    exits with 1, or with 75 if a server was unreachable. Other errors keep their traceback; their
-    last line is the message.
+    exits with 1, or with 75 if the command may succeed later. Other errors keep their traceback;
+    their last line is the message.
     """
 
     def __init__(self, step: str) -> None:
@@ -56,8 +58,9 @@ class FailureMessage:
         """
         if isinstance(error, EspalierError):
             message = f"error: {self._step}: {error}"
-            write_termination_message(message, asks_for_another_try=isinstance(error, AWAY))
-            if isinstance(error, AWAY):
+            is_passing = isinstance(error, _MAY_SUCCEED_LATER)
+            write_termination_message(message, asks_for_another_try=is_passing)
+            if is_passing:
                 sys.stderr.write(message + "\n")
                 raise SystemExit(TRY_AGAIN) from error
             raise SystemExit(message) from error
@@ -72,7 +75,7 @@ def write_termination_message(message: str, *, asks_for_another_try: bool = Fals
 
     Args:
         message: message for the user.
-        asks_for_another_try: whether a server was unreachable, so that a retry may succeed.
+        asks_for_another_try: whether a retry may succeed.
     """
     if not (TERMINATION_LOG.is_file() and os.access(TERMINATION_LOG, os.W_OK)):
         return

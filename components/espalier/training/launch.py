@@ -1,8 +1,8 @@
 """Launch and join worker processes: several processes that train one model together.
 
-The process that started training is rank 0. It starts the workers (ranks 1, 2, ...) on this machine
-or on the nodes of a Ray cluster (`ray_workers`), trains with them as one process group, and ends
-with an error when one of them is lost.
+The process that started training is rank 0. It starts the workers (ranks 1, 2, ...) on this
+machine, on the nodes of a Ray cluster (`ray_workers`) or of a TrainJob (`nodes`), trains with them
+as one process group, and ends with an error when one of them is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from torch.distributed import (
 )
 
 from espalier.determinism import TRAINER_VARIABLE, prepared_environment
-from espalier.records import TrainingError
+from espalier.records import LostWorkerError, TrainingError
+from espalier.training.nodes import Nodes, node_workers
 from espalier.training.parallel import Processes
 from espalier.training.rank_watch import ranks_watched
 
@@ -63,16 +64,16 @@ class Workers(Protocol):
         ...
 
     @property
-    def share_cores(self) -> bool:
-        """Whether the workers run on the same CPU cores as this process."""
+    def on_machine(self) -> int:
+        """Number of processes that share the CPU cores of a machine, rank 0 included."""
         ...
 
     def start(self, main: WorkerMain) -> None:
         """Run `main`, which must be picklable, on ranks 1, 2, ..."""
         ...
 
-    def failure(self) -> str | None:
-        """Return an error message if a worker has failed: which one, how, and the remedy."""
+    def failure(self) -> TrainingError | None:
+        """Return an error if a worker has failed: which one, how, and the remedy."""
         ...
 
     def wait(self) -> None:
@@ -120,7 +121,7 @@ def worker_failures_reported(workers: Workers) -> Generator[None]:
     except RuntimeError as error:  # torch has no narrower error for a peer that is gone
         # rank 0 is still in the group, so it is not the cause of a worker's failure now
         if failure := _failure_soon(workers):
-            raise TrainingError(failure) from error
+            raise failure from error
         raise
     finally:
         done.set()
@@ -134,12 +135,15 @@ def _exit_if_stuck(workers: Workers, done: threading.Event) -> None:
     collectives: only exiting the process ends the wait.
     """
     while not done.wait(_POLL_INTERVAL_S):
-        if (failure := workers.failure()) and not done.wait(_UNNOTICED_FOR_S):
+        if workers.failure() is None or done.wait(_UNNOTICED_FOR_S):
+            continue
+        if failure := workers.failure():  # a node that was only silent may speak again
             _log.critical("error: %s", failure)
-            os._exit(1)
+            # as FailureMessage does, which this skips
+            os._exit(os.EX_TEMPFAIL if isinstance(failure, LostWorkerError) else 1)
 
 
-def _failure_soon(workers: Workers) -> str | None:
+def _failure_soon(workers: Workers) -> TrainingError | None:
     deadline = time.monotonic() + _FAILURE_KNOWN_WITHIN_S
     while (failure := workers.failure()) is None and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S / 10)
@@ -147,25 +151,41 @@ def _failure_soon(workers: Workers) -> str | None:
 
 
 class LocalWorkers:
-    """Worker processes on this machine; each uses the GPU of its rank."""
+    """Worker processes on this machine; each uses the GPU of its place among them."""
 
     address = "127.0.0.1"
-    share_cores = True
 
-    def __init__(self, count: int) -> None:
-        """Prepare `count` processes, including rank 0, which is this process."""
+    def __init__(self, count: int, ranks: range | None = None) -> None:
+        """Prepare workers.
+
+        Args:
+            count: number of processes that train together, on all machines.
+            ranks: those of this machine; 0, if among them, is this process. None: all.
+        """
         self._count = count
+        self._ranks = range(count) if ranks is None else ranks
         self._started: dict[int, BaseProcess] = {}
 
-    def start(self, main: WorkerMain) -> None:
-        """Run `main`, which must be picklable, on ranks 1, 2, ..."""
-        context = multiprocessing.get_context("spawn")
-        for rank in range(1, self._count):
-            process = context.Process(target=main, args=(rank, rank), daemon=True)
-            process.start()
-            self._started[rank] = process
+    @property
+    def on_machine(self) -> int:
+        """Number of processes on this machine, rank 0 included."""
+        return len(self._ranks)
 
-    def failure(self) -> str | None:
+    @property
+    def has_ended(self) -> bool:
+        """Whether every worker has ended without a failure."""
+        return all(process.exitcode == 0 for process in self._started.values())
+
+    def start(self, main: WorkerMain) -> None:
+        """Run `main`, which must be picklable, on this machine's ranks but 0."""
+        context = multiprocessing.get_context("spawn")
+        for gpu, rank in enumerate(self._ranks):
+            if rank > 0:
+                process = context.Process(target=main, args=(rank, gpu), daemon=True)
+                process.start()
+                self._started[rank] = process
+
+    def failure(self) -> TrainingError | None:
         """Return an error that names a killed worker (exit code < 0) before those it made fail."""
         codes = {rank: process.exitcode for rank, process in self._started.items()}
         lost = {rank: code for rank, code in codes.items() if code}
@@ -173,10 +193,11 @@ class LocalWorkers:
             return None
         rank = min(lost, key=lost.__getitem__)
         code = lost[rank]
-        how = (
-            signal.Signals(-code).name if code < 0 else f"exit code {code}, see its log lines above"
-        )
-        return lost_worker_message(rank, self._count, how)
+        if code < 0:
+            how = signal.Signals(-code).name
+            return LostWorkerError(lost_worker_message(rank, self._count, how))
+        how = f"exit code {code}, see its log lines above"
+        return TrainingError(lost_worker_message(rank, self._count, how))
 
     def wait(self) -> None:
         """Return when all workers have ended."""
@@ -195,6 +216,19 @@ class LocalWorkers:
         self.wait()
 
 
+def require_gpus(count: int, device: torch.device) -> None:
+    """Check that this machine has a GPU for each of `count` processes, if they compute on GPUs.
+
+    Raises:
+        TrainingError: it has fewer.
+    """
+    if device.type == "cuda" and torch.cuda.device_count() < count:
+        raise TrainingError(
+            f"training.processes has {count} on this machine, which ask for a GPU each, and it has "
+            f"{torch.cuda.device_count()}; lower it, or train on several nodes (kubernetes.nodes)"
+        )
+
+
 @contextmanager
 def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
     """Yield workers on this machine, which are ended with the block.
@@ -202,12 +236,7 @@ def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
     Raises:
         TrainingError: there are fewer GPUs than processes.
     """
-    if device.type == "cuda" and torch.cuda.device_count() < count:
-        raise TrainingError(
-            f"training.processes={count} asks for a GPU each, and this machine has "
-            f"{torch.cuda.device_count()}; lower it to that, or train on several nodes "
-            '(kubernetes.trainer = "rayjob")'
-        )
+    require_gpus(count, device)
     workers = LocalWorkers(count)
     try:
         yield workers
@@ -216,12 +245,13 @@ def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
 
 
 def worker_launcher(environment: Mapping[str, str]) -> WorkerLauncher:
-    """Return the launcher for the whole Ray cluster in a RayJob's driver, else for this machine."""
-    if environment.get(TRAINER_VARIABLE) != "rayjob":
-        return local_workers
-    from espalier.training.ray_workers import ray_workers
+    """Return the launcher for all nodes of a RayJob or TrainJob, else for this machine."""
+    if environment.get(TRAINER_VARIABLE) == "rayjob":
+        from espalier.training.ray_workers import ray_workers
 
-    return partial(ray_workers, environment=prepared_environment())
+        return partial(ray_workers, environment=prepared_environment())
+    nodes = Nodes.of(environment)
+    return local_workers if nodes.count == 1 else partial(node_workers, nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +301,7 @@ def training_processes(
             port=listener.getsockname()[1],
             count=count,
             device=device,
-            threads=max(1, threads // count) if workers.share_cores else threads,
+            threads=max(1, threads // workers.on_machine),
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
             timeout_s=timeout_s,
         )
@@ -331,7 +361,7 @@ def _wait_for_workers(workers: Workers, store: TCPStore, setup: _GroupSetup) -> 
     absent = list(range(1, setup.count))
     while absent := [rank for rank in absent if not store.check([_arrival_key(rank)])]:
         if failure := workers.failure():
-            raise TrainingError(failure)
+            raise failure
         if time.monotonic() > deadline:
             raise TrainingError(
                 f"of {setup.count} processes that train together, ranks {absent} did not reach "

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from espalier.records import TrainingError
+from espalier.records import LostWorkerError, TrainingError
 from espalier.training.launch import lost_worker_message
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _STARTED_WITHIN_S = 300.0
 """Time limit for the start: reserved GPUs or CPUs may have to become free; a process starts in
 seconds."""
 _LEFT_WITHIN_S = 60.0
+_DIED = 3
+"""Severity of a process that died; an error that a worker raised has less."""
 
 
 class _Actor:
@@ -53,7 +55,8 @@ class _PlacedActor(NamedTuple):
 class RayWorkers:
     """Actors on nodes; ranks fill one node after the other, beginning with this process's node."""
 
-    share_cores = False
+    on_machine = 1
+    """Each has cores of its own, as far as Ray is told."""
 
     def __init__(
         self, address: str, placed: Sequence[_PlacedActor], environment: Mapping[str, str]
@@ -70,14 +73,15 @@ class RayWorkers:
             serving = placed.actor.serve.remote(self._environment, pickled, rank)
             self._serving[serving] = rank
 
-    def failure(self) -> str | None:
+    def failure(self) -> TrainingError | None:
         """Return an error that names the rank that died, not its disconnected peers."""
         lost = [(*_fault(serving), rank) for serving, rank in self._ended(timeout_s=0)]
         severity, how, rank = max(lost, default=(0, "", 0), key=lambda fault: fault[0])
         if not severity:
             return None
         where = self._placed[rank - 1].address
-        return lost_worker_message(rank, len(self._placed) + 1, how, where=where)
+        message = lost_worker_message(rank, len(self._placed) + 1, how, where=where)
+        return (LostWorkerError if severity == _DIED else TrainingError)(message)
 
     def wait(self) -> None:
         """Return when all workers have ended; Ray ends those that do not end in time."""
@@ -151,7 +155,7 @@ def _require(count: int, kind: str) -> None:
         nodes = sum(1 for number in offered if number)
         raise TrainingError(
             f"training.processes={count} asks for {count} {kind}s, one each, and the Ray cluster "
-            f"has {sum(offered)} on {nodes} nodes; lower it, or raise kubernetes.ray.workers"
+            f"has {sum(offered)} on {nodes} nodes; lower it, or raise kubernetes.nodes"
         )
 
 
@@ -189,7 +193,7 @@ def _placed(actors: Sequence[Any], kind: str) -> tuple[str, list[_PlacedActor]]:
 
 
 def _fault(serving: Any) -> tuple[int, str]:  # noqa: ANN401 (Ray's is untyped)
-    """Return severity (0: no fault, 3: a dead process) and description of a worker's end."""
+    """Return severity (0: no fault) and description of a worker's end."""
     try:
         ray.get(serving)
     except RayTaskError as error:
@@ -199,5 +203,5 @@ def _fault(serving: Any) -> tuple[int, str]:  # noqa: ANN401 (Ray's is untyped)
             f"{type(error.cause).__name__}: {said}, see its log lines above"
         )
     except RayActorError:
-        return 3, "its process died: killed, out of memory, or the node is gone"
+        return _DIED, "its process died: killed, out of memory, or the node is gone"
     return 0, ""

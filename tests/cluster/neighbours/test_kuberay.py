@@ -10,7 +10,7 @@ from tests.unit.k8s.allowed_verbs import PIPELINE
 CLAIM = "espalier-workspace"
 ON_RAY = (
     'kubernetes.trainer="rayjob"',
-    "kubernetes.ray.workers=2",
+    "kubernetes.nodes=2",
     f'kubernetes.workspace_claim="{CLAIM}"',
     'kubernetes.ray.head={cpu_request="100m", memory_request="512Mi"}',
     'kubernetes.resources.cpu_request="200m"',

@@ -8,8 +8,10 @@ from espalier.config.cluster import amount
 from espalier.records import ProfileError
 
 GPUS = ["kubernetes.gpus.count=8"]
-RAY = ["kubernetes.trainer=rayjob", "kubernetes.ray.workers=2"]
-NODES = [*RAY, "kubernetes.workspace_claim=shared"]
+RAY = ["kubernetes.trainer=rayjob", "kubernetes.nodes=2"]
+SHARED = "kubernetes.workspace_claim=shared"
+NODES = [*RAY, SHARED]
+TRAIN_JOB = ["kubernetes.trainer=trainjob", "kubernetes.nodes=2", SHARED]
 
 
 @pytest.mark.parametrize(
@@ -29,10 +31,12 @@ NODES = [*RAY, "kubernetes.workspace_claim=shared"]
         (["kubernetes.resources.cpu_request=5"], "cpu_request=5"),
         (['kubernetes.gpus.node_selector={pool = "gpu"}'], r"kubernetes\.gpus\.count"),
         ([*GPUS, *RAY], "ReadWriteMany"),
-        (["kubernetes.ray.workers=2"], r"kubernetes\.trainer"),
-        (["kubernetes.trainer=trainjob", "kubernetes.ray.workers=2"], "trainjob"),
-        (["kubernetes.trainer=rayjob"], r"kubernetes\.ray\.workers"),
-        ([*GPUS, "kubernetes.trainer=trainjob", "training.processes=16"], "rayjob"),
+        (["kubernetes.nodes=2"], r"kubernetes\.trainer"),
+        (["kubernetes.trainer=rayjob"], "ReadWriteMany"),
+        ([*TRAIN_JOB[:2], "training.processes=2"], "ReadWriteMany"),
+        ([*TRAIN_JOB, "training.processes=3"], r"kubernetes\.nodes=2"),
+        ([*GPUS, "kubernetes.trainer=trainjob", "training.processes=16"], r"kubernetes\.nodes"),
+        ([*GPUS, *TRAIN_JOB, "training.processes=18"], "of 2 pods"),
         ([*GPUS, "training.processes=9"], r"kubernetes\.gpus\.count=8"),
         ([*GPUS, *NODES, "training.processes=17"], "room for 16"),
         ([*GPUS, *NODES, "training.processes=8"], "processes=8"),
@@ -66,6 +70,10 @@ def test_a_whole_cluster_is_described_in_a_profile(load):
 
 def test_rollout_workers_take_places_of_a_ray_job(load):
     assert load(*NODES, "training.rollout_workers=1").training.rollout_workers == 1
+
+
+def test_nodes_of_a_train_job_share_the_processes(load):
+    assert load(*GPUS, *TRAIN_JOB, "training.processes=16").kubernetes.nodes == 2
 
 
 def test_images_without_a_digest_are_named_once():

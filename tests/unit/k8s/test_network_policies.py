@@ -292,6 +292,15 @@ def test_a_train_jobs_pod_reaches_its_operator_besides(runtime, alike):
 
 
 @needs_kubectl
+def test_only_nodes_of_training_reach_each_other():
+    network, hosts = _cluster("overlays/trainer")
+    first = hosts["grpo"]
+    second = first._replace(name="second-node")
+    assert all(network.connects(first, second, port) for port in PORTS)
+    assert not _admitted("overlays/trainer", "grpo")
+
+
+@needs_kubectl
 @pytest.mark.parametrize("folder", ["overlays/gpu", "overlays/local-rollout"])
 def test_only_the_agent_reaches_the_inference_server(folder):
     expected = dict.fromkeys(("trainer", "trainer-of-kubeflow", "ray-head", "ray-worker"), "8000")

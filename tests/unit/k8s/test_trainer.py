@@ -107,7 +107,18 @@ def test_a_train_jobs_pod_has_the_labels_of_a_jobs(stage, sample):
     own = {"app.kubernetes.io/name", "app.kubernetes.io/component"}
     assert {k: v for k, v in wanted.items() if k not in own}.items() <= labels.items()
     more = {k for k in labels if "may-reach" in k} - wanted.keys()
-    assert more == {"espalier.dev/may-reach-trainer"}
+    nodes = {"espalier.dev/may-reach-train-nodes"} if stage == "train" else set()
+    assert more == {"espalier.dev/may-reach-trainer"} | nodes
+
+
+def test_the_nodes_of_training_share_its_processes():
+    several = TRAINER.model_copy(update={"nodes": 2})
+    trainers = {
+        stage: train_job(order(several, stage=stage, processes=processes))["spec"]["trainer"]
+        for stage, processes in (("train", 8), ("warm_start", 1))
+    }
+    found = {name: (one["numNodes"], one["numProcPerNode"]) for name, one in trainers.items()}
+    assert found == {"train": (2, 4), "warm_start": (1, 1)}
 
 
 @pytest.mark.parametrize("stage", RUNTIMES)

@@ -1,16 +1,29 @@
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from espalier.chain import STAGES
 from espalier.cluster import launching
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.config import Profile
+from espalier.determinism import TRAINER_VARIABLE
+from espalier.orchestration import step_runner
 from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
-from espalier.records import ArtifactError, EspalierError, Provenance, publishing
+from espalier.records import (
+    ArtifactError,
+    EspalierError,
+    Provenance,
+    publishing,
+    read_manifest,
+)
 from espalier.steps import refusing
 from espalier.steps.profiles import named_profile
 from tests.factories.storage import artifact, key_of, s3_place
 from tests.fakes.launched_stand_in import launched_stand_in, state, trained
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
+from tests.integration.train_nodes import variables
+from tests.integration.waiting import wait_until
 from tests.unit.cluster.objects.samples import NODES, TRAINER
 
 HEAD_LOST = "Submitter completed but Ray job not found in RayCluster."
@@ -140,9 +153,70 @@ def test_a_launching_pod_says_why_its_object_failed(
     assert log.read_text().endswith(f": {cause}")
 
 
-def test_a_train_job_of_several_nodes_is_refused(s3, tmp_path, monkeypatch):
-    """Each of its pods would run the stage and publish the same artifact."""
-    monkeypatch.setenv("PET_NNODES", "2")
-    with pytest.raises(EspalierError, match="PET_NNODES"):
-        run_step(ordered(tmp_path, "synthesize"), silent)  # nothing is there that it could read
+def on_node(monkeypatch, index):
+    """This process is in a pod of a TrainJob with two nodes."""
+    for name, value in variables(index, port=29400).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("stage", ["synthesize", "train"])
+def test_nodes_that_the_profile_does_not_name_are_refused(s3, tmp_path, monkeypatch, stage):
+    """Each of their pods would run the stage and publish the same artifact."""
+    on_node(monkeypatch, 1)
+    with pytest.raises(EspalierError, match=r"2 nodes \(PET_NNODES\), and the stage uses 1"):
+        run_step(ordered(tmp_path, stage), silent)  # nothing is there that it could read
     assert not any(key.endswith("manifest.json") for key in s3.objects)
+
+
+TWO_NODES = Profile.model_validate(
+    {
+        "training": {"processes": 2},
+        "kubernetes": {"trainer": "trainjob", "nodes": 2, "workspace_claim": "shared"},
+    }
+)
+
+
+@pytest.fixture
+def train_order(s3, tmp_path, monkeypatch):
+    """The order of training in a pod of a TrainJob, whose inputs are published."""
+    monkeypatch.setenv(TRAINER_VARIABLE, "trainjob")
+    monkeypatch.setattr(step_runner, "_LOOKS_EVERY_S", 0.05)
+    for name in STAGES["train"].inputs:
+        artifact(tmp_path / "made" / name)
+        s3_place(s3, f"runs/r17/{name}").publish(tmp_path / "made" / name)
+    return ordered(tmp_path, "train", profile=TWO_NODES)
+
+
+def test_another_node_serves_until_the_first_has_published(s3, tmp_path, monkeypatch, train_order):
+    on_node(monkeypatch, 1)
+    serves = tmp_path / "serves"
+    monkeypatch.setattr(
+        step_runner, "_SERVE_NODE", ("sh", "-c", f"echo $$ > {serves}; exec sleep 600")
+    )
+    run = tmp_path / "made"
+    provenance = Provenance(
+        producer="train",
+        config_digest=STAGES["train"].digest(TWO_NODES),
+        seed=0,
+        inputs={name: read_manifest(run / name).content for name in STAGES["train"].inputs},
+    )
+    with publishing(run / "policy", provenance) as draft:
+        (draft.path / "weights").write_text("w")
+
+    def publish():
+        wait_until(lambda: serves.exists() and serves.read_text())
+        s3_place(s3, f"runs/r17/{STAGES['train'].output}").publish(run / "policy")
+
+    with ThreadPoolExecutor(1) as first:
+        done = first.submit(publish)
+        assert run_step(train_order, silent) == draft.published
+        done.result()
+    assert not Path("/proc", serves.read_text().strip()).exists()
+
+
+def test_a_node_that_cannot_serve_ends_its_pod(monkeypatch, train_order):
+    on_node(monkeypatch, 1)
+    monkeypatch.setattr(step_runner, "_SERVE_NODE", ("sh", "-c", "exit 7"))
+    with pytest.raises(StepFailed) as caught:
+        run_step(train_order, silent)
+    assert caught.value.exit_code == 7

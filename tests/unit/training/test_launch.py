@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from espalier.determinism import TRAINER_VARIABLE
-from espalier.records import TrainingError
+from espalier.records import LostWorkerError, TrainingError
 from espalier.training import launch
 from espalier.training.launch import local_workers, worker_launcher
 from espalier.training.ray_workers import ray_workers
@@ -22,7 +22,7 @@ class ScriptedWorkers:
     """Workers that never join; every poll takes the next of `failures`, the last one repeatedly."""
 
     address = "127.0.0.1"
-    share_cores = True
+    on_machine = 1
 
     def __init__(self, *failures):
         self.failures = list(failures) or [None]
@@ -84,7 +84,7 @@ def test_one_process_starts_no_other():
 
 def test_a_worker_that_fails_before_joining_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(launch, "JOIN_TIMEOUT", timedelta(hours=1))
-    scripted = ScriptedWorkers(None, "rank 2 has ended")
+    scripted = ScriptedWorkers(None, LostWorkerError("rank 2 has ended"))
     with pytest.raises(TrainingError, match="rank 2"):
         join(scripted)
     assert scripted.ended
@@ -101,7 +101,7 @@ def test_workers_that_do_not_join_are_named():
 
 def test_workers_are_awaited_on_one_address_only():
     seen = []
-    scripted = ScriptedWorkers(None, "enough")
+    scripted = ScriptedWorkers(None, TrainingError("enough"))
     scripted.on_poll = lambda: seen.append(listening_addresses())
     with pytest.raises(TrainingError, match="enough"):
         join(scripted)
@@ -111,7 +111,7 @@ def test_workers_are_awaited_on_one_address_only():
 
 def test_a_broken_connection_is_explained_by_the_failed_worker():
     # the failure is known a moment after the connection breaks
-    scripted = ScriptedWorkers(None, None, "rank 1 has ended")
+    scripted = ScriptedWorkers(None, None, LostWorkerError("rank 1 has ended"))
     with (
         pytest.raises(TrainingError, match="rank 1") as caught,
         launch.worker_failures_reported(scripted),
@@ -130,14 +130,14 @@ def test_an_error_of_rank_zero_is_not_replaced(own):
 def test_rank_zero_is_not_ended_while_it_works_on(monkeypatch):
     monkeypatch.setattr(launch.os, "_exit", lambda code: pytest.fail(f"ended with {code}"))
     monkeypatch.setattr(launch, "_UNNOTICED_FOR_S", 5.0)
-    with launch.worker_failures_reported(ScriptedWorkers("rank 1 has ended")):
+    with launch.worker_failures_reported(ScriptedWorkers(LostWorkerError("rank 1 has ended"))):
         time.sleep(0.2)
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with (
-        pytest.raises(TrainingError, match=r"training\.processes=4 .*has 2"),
+        pytest.raises(TrainingError, match=r"training\.processes has 4 .*has 2"),
         local_workers(4, torch.device("cuda")),
     ):
         raise AssertionError("started")
@@ -148,6 +148,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 def test_a_ray_job_has_its_workers_on_all_nodes(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert worker_launcher({}) is local_workers
+    assert worker_launcher({"PET_NNODES": "1"}) is local_workers
     on_nodes = worker_launcher({TRAINER_VARIABLE: "rayjob"})
     assert on_nodes.func is ray_workers
     assert on_nodes.keywords["environment"]["HF_HUB_OFFLINE"] == "1"

@@ -33,7 +33,7 @@ _ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
 
 
 def ray_job(order: LaunchOrder) -> K8sObject:
-    """A RayJob: a head, `kubernetes.ray.workers` worker nodes, and a submitter.
+    """A RayJob: a head, `kubernetes.nodes` worker nodes, and a submitter.
 
     The command is the driver, the first training process; Ray places it on a worker node. Each
     training process takes one GPU. Without GPUs it takes one of Ray's CPU slots, of which a node
@@ -46,7 +46,7 @@ def ray_job(order: LaunchOrder) -> K8sObject:
     `shutdownAfterJobFinishes`, and sets `suspend` itself.
 
     Args:
-        order: command and run; `ray.workers` of its settings is above 0.
+        order: command and run.
 
     Raises:
         ManifestError: `run_id` cannot be part of a name.
@@ -123,7 +123,7 @@ def _ray_workers(
         gpus=settings.gpus.count,
     )
     # a fixed size, because training cannot change its number of ranks
-    workers = settings.ray.workers
+    workers = settings.nodes
     return {
         "groupName": kind,
         "replicas": workers,

@@ -5,8 +5,8 @@ TrainJob holds the rest. Trainer 2.3 makes a JobSet from the two, with one Job o
 a TrainJob set its container's image, command, environment and resources, and patch labels, volumes
 and node selection.
 
-There is one node. The first of the `training.processes` starts the others in its own pod; torchrun
-is not used, because that needs a pod for every node.
+`train` may have several nodes, whose pods run the same command (`espalier.training.nodes`). It is
+not torchrun, which starts all processes alike: here the first one alone judges and writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PATCHED_BY = "espalier.dev/launcher"
 
 
 def train_job(order: LaunchOrder) -> K8sObject:
-    """A TrainJob of one node.
+    """A TrainJob; only `train` may have several nodes.
 
     Field names are those of trainer.kubeflow.org/v1alpha1 (Kubeflow Trainer 2.3.0,
     pkg/apis/trainer/v1alpha1/trainjob_types.go). Kueue admits the whole job where the profile names
@@ -68,6 +68,7 @@ def train_job(order: LaunchOrder) -> K8sObject:
     labels |= {STAGE_LABEL: order.stage}
     queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
     container = _container(order)
+    nodes = settings.nodes if order.stage == "train" else 1
     return {
         "apiVersion": TRAIN_JOB.api_version,
         "kind": TRAIN_JOB.kind,
@@ -89,8 +90,8 @@ def train_job(order: LaunchOrder) -> K8sObject:
                 "image": container.image,
                 "command": list(container.command),
                 "env": _environment(order),
-                "numNodes": 1,
-                "numProcPerNode": order.processes,
+                "numNodes": nodes,
+                "numProcPerNode": order.processes // nodes,
                 "resourcesPerNode": resource_requirements(
                     container.resources,
                     {settings.gpus.resource: str(container.gpus)} if container.gpus else None,

@@ -38,9 +38,7 @@ CLUSTER = KubernetesConfig.model_validate(
         "gpus": {"count": 8, "node_selector": {"pool": "h200"}},
     }
 )
-NODES = CLUSTER.model_copy(
-    update={"trainer": "rayjob", "ray": CLUSTER.ray.model_copy(update={"workers": 2})}
-)
+NODES = CLUSTER.model_copy(update={"trainer": "rayjob", "nodes": 2})
 TRAINER = CLUSTER.model_copy(update={"trainer": "trainjob"})
 LAPTOP_TRAINER = LAPTOP_SIZED.model_copy(update={"trainer": "trainjob"})
 

@@ -1,0 +1,46 @@
+"""Nodes of a TrainJob on this machine, as Kubeflow Trainer's variables name them."""
+
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+
+from espalier.training.nodes import Nodes, node_workers
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def variables(index, port):
+    """What Trainer sets in the pod of one of two nodes."""
+    return {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": str(index),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
+    }
+
+
+@contextmanager
+def second_node(environment, port):
+    """A process that runs the second node's part."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "espalier.training.nodes"],
+        env={**environment, **variables(1, port)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def first_node(port):
+    """The launcher of the first node."""
+    return partial(node_workers, nodes=Nodes.of(variables(0, port)))
