@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cluster import objects
 from tests.cluster.neighbours import runs
 from tests.cluster.neighbours.backend import INSTALLED
 from tests.cluster.places import MARK, REPOSITORY, places
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 QUEUES = REPOSITORY / "k8s" / "overlays" / "kueue" / "queues.yaml"
+CLAIM = "espalier-workspace"
 INPUTS = "s3://espalier/runs/inputs"
 URGENT = "urgent"
 """A WorkloadPriorityClass above that of the pipeline."""
@@ -51,6 +53,27 @@ def inputs(tmp_path_factory):
         assert done.returncode == 0, done.stderr[-2000:]
     runs.publish_inputs(folder, INPUTS)
     return INPUTS
+
+
+@pytest.fixture(scope="session")
+def shared_claim(need):
+    """A volume that several nodes write; there is one machine, so a folder of it does."""
+    here = need()
+    volume = objects.volume(here, CLAIM)
+    volume["spec"]["accessModes"] = ["ReadWriteMany"]
+    described = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": CLAIM, "namespace": PIPELINE},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "20Gi"}},
+            "volumeName": CLAIM,
+            "storageClassName": "",
+        },
+    }
+    runs.apply(here, volume, described)
+    return CLAIM
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.cluster import objects
 from tests.cluster.neighbours import runs
+from tests.cluster.neighbours.conftest import CLAIM
 from tests.cluster.parts import kubectl
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
-CLAIM = "espalier-workspace"
 ON_RAY = (
     'kubernetes.trainer="rayjob"',
     "kubernetes.nodes=2",
@@ -24,24 +23,8 @@ _ENDED_S = 900
 
 
 @pytest.fixture(scope="module")
-def claim(need):
-    """A volume that both nodes write; there is one machine, so a folder of it does."""
-    here = need("kuberay")
-    volume = objects.volume(here, CLAIM)
-    volume["spec"]["accessModes"] = ["ReadWriteMany"]
-    described = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": CLAIM, "namespace": PIPELINE},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "20Gi"}},
-            "volumeName": CLAIM,
-            "storageClassName": "",
-        },
-    }
-    runs.apply(here, volume, described)
-    return here
+def claim(need, shared_claim):
+    return need("kuberay")
 
 
 def _ray_job(training):

@@ -10,15 +10,23 @@ from espalier.storage import open_location
 from tests.cluster import objects
 from tests.cluster.images import PIPELINE as IMAGE
 from tests.cluster.neighbours import runs
-from tests.cluster.neighbours.conftest import URGENT
+from tests.cluster.neighbours.conftest import CLAIM, URGENT
 from tests.cluster.neighbours.test_kueue import ends, somebodys_job, workload_of
 from tests.cluster.parts import kubectl
 from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 AS_TRAIN_JOB = ('kubernetes.trainer="trainjob"', 'kubernetes.resources.cpu_request="400m"')
+ON_TWO_NODES = (
+    *AS_TRAIN_JOB,
+    "kubernetes.nodes=2",
+    f'kubernetes.workspace_claim="{CLAIM}"',
+    "training.processes=2",
+    "threads=1",
+)
 STEPS = 12
 _ENDED_S = 900
+_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +80,47 @@ def test_a_stage_runs_as_a_train_job_to_its_end(runtimes, inputs, stage):
         assert runs.condition(job, "Complete")["status"] == "True"
         assert job["status"]["trainerStatus"]["progressPercentage"] == 100, job["status"]
         assert open_location(f"{work.uri}/{STAGES[stage].output}", os.environ).manifest()
+    finally:
+        work.delete()
+
+
+def _nodes(stage):
+    """Names of the pods of its TrainJob, by the index of their node."""
+    pods = runs.listed(
+        stage.places,
+        "pods",
+        f"espalier.dev/run={stage.run_id},{_INDEX},jobset.sigs.k8s.io/jobset-name",
+    )
+    return {
+        int(pod["metadata"]["labels"][_INDEX]): pod["metadata"]["name"]
+        for pod in pods
+        if pod["status"]["phase"] in ("Pending", "Running")
+        and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_training_on_two_nodes_outlives_a_lost_one(runtimes, shared_claim, inputs, lost):
+    seen, steps = runs.Moments(), 4 if lost is None else 24
+    work = runs.Stage(
+        runtimes, inputs, overrides=(*ON_TWO_NODES, f"training.steps={steps}")
+    ).start()
+    try:
+        runs.until(work.log, lambda: len(_nodes(work)) == 2, within_s=240)
+        seen("both pods exist")
+        before = _nodes(work)
+        if lost is not None:
+            runs.until(work.log, lambda: work.checkpoint, within_s=_ENDED_S)
+            seen("training has its first checkpoint")
+            kubectl(
+                work.places, f"--namespace={PIPELINE}", "delete", "pod", before[lost],
+                "--grace-period=0", "--force",
+            )  # fmt: skip
+            seen(f"the pod of node {lost} is deleted")
+        runs.until(work.log, lambda: work.is_complete, within_s=_ENDED_S)
+        seen("the launching Job is complete")
+        assert work.steps() == list(range(1, steps + 1))
+        assert runs.condition(_train_job(work), "Complete")["status"] == "True"
     finally:
         work.delete()
 
