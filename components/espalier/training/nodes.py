@@ -20,8 +20,9 @@ import socket
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from espalier.cluster.signals import on_signals
 from espalier.determinism import prepare_environment
@@ -58,7 +59,8 @@ _ORDER = "order"
 _log = logging.getLogger(__name__)
 
 
-class Nodes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Nodes:
     """The nodes of this pod's TrainJob."""
 
     count: int = 1
@@ -115,7 +117,9 @@ class NodeWorkers:
         self._count = count
         self._store = store
         self._local = LocalWorkers(count, nodes.ranks(0, count))
-        self._heard = dict.fromkeys(range(1, nodes.count), ("", time.monotonic()))
+        self._heard: dict[int, tuple[str, float]] = dict.fromkeys(
+            range(1, nodes.count), ("", time.monotonic())
+        )
         """Node -> its last beat, and when that was new."""
         self._failed_s: float | None = None
         """When a failure was first seen."""

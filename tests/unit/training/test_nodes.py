@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ ENVIRONMENT = {
 
 def test_nodes_are_those_of_trainers_variables():
     nodes = Nodes.of(ENVIRONMENT)
-    assert nodes == (3, 1, "job-node-0-0.job", 29400)
+    assert nodes == Nodes(3, 1, "job-node-0-0.job", 29400)
     assert [list(nodes.ranks(index, 6)) for index in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert Nodes.of({}) == Nodes.of({**ENVIRONMENT, "PET_NNODES": "1"}) == Nodes()
 
@@ -136,6 +137,6 @@ def test_processes_that_nodes_cannot_share_are_refused(nodes):
 
 def test_a_first_node_without_an_address_is_named(nodes, monkeypatch):
     monkeypatch.setattr(nodes_of_a_job, "_NAME_WITHIN_S", 0.0)
-    unknown = nodes._replace(address="no-such-host.invalid")
+    unknown = replace(nodes, address="no-such-host.invalid")
     with pytest.raises(LostWorkerError, match="invalid"), node_workers(2, CPU, nodes=unknown):
         pass
