@@ -51,6 +51,23 @@ def closed(schema):
     return made
 
 
+def repeated(schema, value, path="$"):
+    """Entries of lists whose keys another entry has; an API server refuses them."""
+    found = []
+    if isinstance(value, dict):
+        for name, one in value.items():
+            inner = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+            if isinstance(inner, dict):
+                found += repeated(inner, one, f"{path}.{name}")
+    if isinstance(value, list):
+        keys = schema.get("x-kubernetes-list-map-keys", ())
+        seen = [tuple(one.get(key) for key in keys) for one in value] if keys else []
+        found += [f"{path}: {one} more than once" for one in {*seen} if seen.count(one) > 1]
+        for one in value:
+            found += repeated(schema["items"], one, f"{path}[]")
+    return found
+
+
 def whole(schema):
     """The closed schema of a whole object, with the fields that every object has."""
     schema = closed(schema)

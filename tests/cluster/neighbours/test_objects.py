@@ -40,7 +40,8 @@ def _faults(manifest, schemas):
     kind = manifest["apiVersion"], manifest["kind"]
     assert kind in schemas, f"{kind} is in no CRD file of the checkouts"
     validator = jsonschema.Draft202012Validator(crds.whole(schemas[kind]))
-    return [f"{one.json_path}: {one.message[:300]}" for one in validator.iter_errors(manifest)]
+    found = [f"{one.json_path}: {one.message[:300]}" for one in validator.iter_errors(manifest)]
+    return found + crds.repeated(schemas[kind], manifest)
 
 
 @pytest.mark.parametrize("name", sorted(MANIFESTS))
@@ -61,6 +62,14 @@ def test_an_unknown_field_is_refused(name, schemas):
     manifest["spec"]["replica"] = 1
     (fault,) = _faults(manifest, schemas)
     assert "'replica' was unexpected" in fault
+
+
+def test_two_entries_of_one_key_are_refused(schemas):
+    manifest = copy.deepcopy(MANIFESTS["train-job-on-gpus"])
+    entries = manifest["spec"]["trainer"]["env"]
+    entries.append(entries[0])
+    (fault,) = _faults(manifest, schemas)
+    assert "more than once" in fault
 
 
 def test_an_unknown_field_deep_in_a_pod_is_refused(schemas):

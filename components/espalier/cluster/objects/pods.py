@@ -56,7 +56,8 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
         volumes.scratch("workspace", S3_MOUNT, size=resources.disk_limit)
     else:
         volumes.claim("workspace", S3_MOUNT, claim=settings.workspace_claim)
-        volumes.mounts.append({"name": "workspace", "mountPath": WORKSPACE_MOUNT})
+        # a volume of its own: the API of TrainJobs refuses a second mount of one volume
+        volumes.claim("workspace-root", WORKSPACE_MOUNT, claim=settings.workspace_claim)
     if settings.cache_claim is not None:
         volumes.claim("cache", CACHE_MOUNT, claim=settings.cache_claim)
     for number, secret in enumerate(settings.mounted_secrets):  # its name may fill that of a volume
