@@ -60,7 +60,7 @@ class ClusterRun:
         """Create the Job of a stage; gives its name."""
         job = stage_job(
             stage,
-            container_command(stage, self.settings.model_dump_json(), self.uri),
+            container_command(stage, self.settings, self.uri),
             run_id=self.run_id,
             settings=self.settings.kubernetes,
             environment={"MLFLOW_EXPERIMENT_NAME": self.run_id},

@@ -171,7 +171,7 @@ def test_an_ended_job_goes_on_like_an_unbroken_one(s3, tmp_path, profile, unbrok
         open_location(f"{run}/{name}", s3.environment).publish(path)
 
     def step(pod):
-        command = container_command("warm_start", profile.model_dump_json(), run)
+        command = container_command("warm_start", profile, run)
         return started(*command[1:], "--workspace", tmp_path / pod, **s3.environment)
 
     end(step("one"), s3, "runs/r17/steps/warm_start/checkpoint/")

@@ -77,7 +77,7 @@ def through_s3(folder):
     """
     target = TrackingTarget(f"sqlite:///{folder}/mlflow.db", "espalier")
     parent = open_parent_run(target, "r17", {})
-    profile = named_profile("smoke", TINY).model_dump_json()
+    profile = named_profile("smoke", TINY)
     with s3_stand_in() as stand_in:
         environment = stand_in.environment
         environment |= {"MLFLOW_TRACKING_URI": target.uri, "MLFLOW_RUN_ID": parent.run_id}

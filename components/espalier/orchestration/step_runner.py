@@ -26,7 +26,7 @@ from espalier.chain import STAGES, Stage
 from espalier.cluster.launching import StepTerminated, launch
 from espalier.cluster.objects.kinds import launched_kind
 from espalier.cluster.objects.launched import LaunchedKind
-from espalier.cluster.objects.pods import S3_MOUNT
+from espalier.cluster.objects.pods import S3_MOUNT, WORKSPACE_MOUNT
 from espalier.cluster.signals import on_signals
 from espalier.config import Profile
 from espalier.determinism import TRAINER_VARIABLE
@@ -47,16 +47,19 @@ _EXECUTOR_INPUT = "{{$}}"
 """Placeholder that Kubeflow replaces by the executor input, as JSON."""
 
 
-def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
+def container_command(stage: str, profile: Profile, run_uri: str) -> tuple[str, ...]:
     """Command and arguments of a container that calls `run_step`.
 
     Args:
         stage: name of the stage.
-        profile_json: the resolved profile.
+        profile: the resolved profile.
         run_uri: s3://bucket/prefix of the run, or its folder; the pod's environment has the
             address of S3.
     """
-    return ("espalier", "step", stage, "--profile", profile_json, "--run", run_uri)
+    has_claim = profile.kubernetes.workspace_claim is not None
+    workspace = ("--workspace", WORKSPACE_MOUNT) if has_claim else ()
+    profile_json = profile.model_dump_json()
+    return ("espalier", "step", stage, "--profile", profile_json, "--run", run_uri, *workspace)
 
 
 def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
@@ -179,8 +182,7 @@ class StepOrder:
         for name in sorted(self.inputs):
             inputs += ["--input", f"{name}={self.inputs[name]}"]
         output = [] if self.output is None else ["--output", self.output]
-        profile_json = self.profile.model_dump_json()
-        return (*container_command(self.stage, profile_json, self.run_uri), *inputs, *output)
+        return (*container_command(self.stage, self.profile, self.run_uri), *inputs, *output)
 
     @property
     def checkpoints(self) -> str | None:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from espalier.cluster.objects.pods import S3_MOUNT
+from espalier.cluster.objects.pods import WORKSPACE_MOUNT
 from espalier.steps.profiles import named_profile
 from tests.cluster import images, rollout
 from tests.fakes import vllm_process
@@ -75,7 +75,7 @@ def test_the_run_finds_servers_key_and_workspace(profile, pod):
     assert str(profile.rollout.vllm.key_file) == f"/secrets/{secret['name']}/{secret['key']}"
     claims = {v["name"]: v.get("persistentVolumeClaim", {}) for v in pod["volumes"]}
     mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    assert claims[mounted[S3_MOUNT]]["claimName"] == profile.kubernetes.workspace_claim
+    assert claims[mounted[WORKSPACE_MOUNT]]["claimName"] == profile.kubernetes.workspace_claim
 
 
 @needs_kubectl

@@ -13,7 +13,8 @@ S3_MOUNT = "/s3"
 """Path below which KFP's executor maps s3://bucket/key to bucket/key."""
 WORKSPACE_MOUNT = "/workspace"
 """Path at which Jobs, launched nodes, vLLM servers, and those steps of Kubeflow that give servers
-weights have `kubernetes.workspace_claim`: the steps of Kubeflow have a /s3 of their own."""
+weights have `kubernetes.workspace_claim`. Jobs and launched nodes keep their artifacts there
+instead of below /s3."""
 CACHE_MOUNT = "/cache"
 SCRATCH_MOUNT = "/tmp"
 SECRETS_MOUNT = "/secrets"
@@ -55,9 +56,7 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
     if settings.workspace_claim is None:
         volumes.scratch("workspace", S3_MOUNT, size=resources.disk_limit)
     else:
-        volumes.claim("workspace", S3_MOUNT, claim=settings.workspace_claim)
-        # a volume of its own: the API of TrainJobs refuses a second mount of one volume
-        volumes.claim("workspace-root", WORKSPACE_MOUNT, claim=settings.workspace_claim)
+        volumes.claim("workspace", WORKSPACE_MOUNT, claim=settings.workspace_claim)
     if settings.cache_claim is not None:
         volumes.claim("cache", CACHE_MOUNT, claim=settings.cache_claim)
     for number, secret in enumerate(settings.mounted_secrets):  # its name may fill that of a volume
