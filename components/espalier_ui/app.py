@@ -412,7 +412,12 @@ class ViewerApp:
     # --------------------------------------------------------------------------------- talk
 
     def _checkpoints(self, request: Request, _asked: Parameters) -> Any:  # noqa: ANN401
-        return {"checkpoints": checkpoints(self._of(request))}
+        found = checkpoints(self._of(request))
+        return {
+            "checkpoints": [
+                {"name": one.name, "stage": one.stage, "summary": one.summary} for one in found
+            ]
+        }
 
     def _said(self, _request: Request, _asked: Parameters) -> Any:  # noqa: ANN401
         return self.talks.state()

@@ -11,11 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, cast
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
 
 from pydantic import Field
 
 from espalier.chain import CHAIN
+from espalier.records import NEWEST_CHECKPOINT, work_dir
 from espalier.wire.requests import Refusal, RequestPart
 from espalier_ui.one_attempt import episode
 from espalier_ui.runs import Run
@@ -38,14 +40,36 @@ class QuestionAsked(RequestPart):
     task: str | None = Field(None, min_length=1, max_length=500)
 
 
-def checkpoints(run: Run) -> list[dict[str, str]]:
-    """Return the models that are at hand in a run's folder, in the order of its stages."""
-    found = [
-        {"name": stage.output, "stage": stage.name, "summary": stage.output_summary}
-        for stage in CHAIN
-        if (run.path / stage.output / "policy" / "config.json").is_file()
-    ]
-    return [one for one in found if is_within(run.path, run.path / one["name"] / "policy")]
+class Checkpoint(NamedTuple):
+    """A policy of a run that can be talked to."""
+
+    name: str
+    stage: str
+    summary: str
+    files: tuple[Path, ...]
+    """Directory of the policy; for a stage that trains, that which it began with, and the file of
+    its newest checkpoint."""
+
+
+def checkpoints(run: Run) -> list[Checkpoint]:
+    """Return the policies that are at hand in a run's folder, in the order of its stages."""
+
+    def policy(artifact: str) -> Path:
+        return run.path / artifact / "policy"
+
+    found: list[Checkpoint] = []
+    at_hand: set[str] = set()
+    for stage in CHAIN:
+        name, summary = stage.output, stage.output_summary
+        begun = [policy(one) for one in stage.inputs if one in at_hand]
+        newest = work_dir(run.path / name) / NEWEST_CHECKPOINT
+        if (policy(name) / "config.json").is_file():
+            at_hand.add(name)
+            found.append(Checkpoint(name, stage.name, summary, (policy(name),)))
+        if begun and newest.is_file():
+            summary = f"the newest checkpoint of {stage.name}, which still trains or was ended"
+            found.append(Checkpoint(f"{name}/latest", stage.name, summary, (begun[-1], newest)))
+    return [one for one in found if all(is_within(run.path, file) for file in one.files)]
 
 
 class Talks:
@@ -71,7 +95,7 @@ class Talks:
             raise Refusal(
                 400, "question, task: give one of them", param="question", code="bad_parameter"
             )
-        known = [one["name"] for one in checkpoints(run)]
+        known = {one.name: one.files for one in checkpoints(run)}
         if asked.checkpoint not in known:
             raise Refusal(
                 404,
@@ -84,8 +108,7 @@ class Talks:
             if talk is None or not talk.is_with(run.id, asked.checkpoint):
                 if talk is not None:
                     talk.end()
-                policy = run.path / asked.checkpoint / "policy"
-                command = [*self._command, str(run.path), str(policy)]
+                command = [*self._command, str(run.path), *map(str, known[asked.checkpoint])]
                 self._talk = talk = _Talk(run.id, asked.checkpoint, command)
         given = {"question": asked.question, "task": asked.task}
         talk.ask({key: text for key, text in given.items() if text is not None})
@@ -96,7 +119,8 @@ class Talks:
         with self._lock:
             talk = self._talk
         if talk is None:
-            return {"run": None, "checkpoint": None, "state": "ended", "problem": "", "said": []}
+            nothing = {"run": None, "checkpoint": None, "problem": "", "step": None}
+            return {**nothing, "state": "ended", "said": []}
         return talk.state()
 
     def end(self) -> None:
@@ -115,6 +139,7 @@ class _Talk:
         self._lock = threading.Lock()
         self._state = "loading"
         self._problem = ""
+        self._step: int | None = None
         self._said: deque[dict[str, Any]] = deque(maxlen=_MOST_EXCHANGES)
         self._last_lines: deque[str] = deque(maxlen=_SAID_AT_THE_END)
         hidden = ("ESPALIER_UI_TOKEN",)
@@ -169,6 +194,7 @@ class _Talk:
                 "checkpoint": self._checkpoint,
                 "state": "answering" if is_busy else self._state,
                 "problem": self._problem,
+                "step": self._step,
                 "said": list(self._said),
             }
 
@@ -204,7 +230,7 @@ class _Talk:
 
     def _take(self, said: Mapping[str, Any]) -> None:
         if "ready" in said:
-            self._state = "ready"
+            self._state, self._step = "ready", said.get("step")
         elif "failed" in said:
             self._problem = str(said["failed"])
         elif self._said:

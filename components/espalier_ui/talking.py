@@ -1,9 +1,10 @@
-"""The process that plays a checkpoint for the viewer: `python -m espalier_ui.talking RUN POLICY`.
+"""The process that plays for the viewer: `python -m espalier_ui.talking RUN POLICY [FILE]`.
 
-It reads a line of JSON for each question, `{"question": TEXT}` or `{"task": ID}`, and answers with
+With FILE, the checkpoint of a training that began with POLICY, it plays the policy of that. It
+reads a line of JSON for each question, `{"question": TEXT}` or `{"task": ID}`, and answers with
 `{"episode": RECORD, "gold": [...] | null, "seconds": S}` or `{"error": TEXT}`. The first line
-is `{"ready": true}`, or `{"failed": TEXT}` where the checkpoint cannot be loaded. It ends with its
-input, and when nothing was asked for a while.
+is `{"ready": true, "step": N | null}`, or `{"failed": TEXT}` where the checkpoint cannot be loaded.
+It ends with its input, and when nothing was asked for a while.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from espalier.orchestration.finished_run import Conversation
+from espalier.orchestration.finished_run import Conversation, open_finished_run
 from espalier.records import EspalierError
 from espalier.records.episodes import EpisodePlace, episode_record
 
@@ -27,19 +30,40 @@ _LOWER_PRIORITY = 10
 """A run that trains on this machine goes first."""
 
 
-def main(run_dir: Path, policy_dir: Path) -> None:
+def main(run_dir: Path, policy_dir: Path, checkpoint: Path | None = None) -> None:
     """Answer until the input ends."""
     os.nice(_LOWER_PRIORITY)
     # what a library prints must not stand between the answers
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     try:
-        with Conversation.opened(run_dir, policy_dir) as conversation:
-            _say(answers, {"ready": True})
+        with (
+            _policy_of(run_dir, policy_dir, checkpoint) as (directory, step),
+            Conversation.opened(run_dir, directory) as conversation,
+        ):
+            _say(answers, {"ready": True, "step": step})
             for asked in _asked(sys.stdin.buffer):
                 _say(answers, _answer(conversation, asked))
     except EspalierError as error:
         _say(answers, {"failed": str(error)})
+
+
+@contextmanager
+def _policy_of(
+    run_dir: Path, policy_dir: Path, checkpoint: Path | None
+) -> Generator[tuple[Path, int | None]]:
+    """Directory of the policy to play, and its step if it is of a checkpoint."""
+    if checkpoint is None:
+        yield policy_dir, None
+        return
+    from espalier.policy.loading import save_policy
+    from espalier.training.checkpoint import checkpointed_policy
+
+    profile = open_finished_run(run_dir).profile
+    policy, step = checkpointed_policy(checkpoint, policy_dir, profile)
+    with TemporaryDirectory(prefix="espalier-talk-") as folder:
+        save_policy(policy, Path(folder) / "policy")
+        yield Path(folder) / "policy", step
 
 
 def _asked(lines: BinaryIO) -> Iterator[dict[str, Any]]:
@@ -68,4 +92,4 @@ def _say(answers: BinaryIO, said: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

@@ -34,7 +34,7 @@ def record(text):
 
 
 def main():
-    say({"ready": True})
+    say({"ready": True, "step": 7 if len(sys.argv) > 3 else None})
     for line in sys.stdin:
         asked = json.loads(line)
         match asked.get("question"):
@@ -42,6 +42,8 @@ def main():
                 sys.exit("out of memory")
             case "garble":
                 print("no json", flush=True)
+            case "arguments":
+                say({"error": " ".join(sys.argv[1:])})
             case "wait":
                 time.sleep(60)
             case "refuse":

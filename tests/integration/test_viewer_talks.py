@@ -4,7 +4,12 @@ import json
 import subprocess
 import sys
 
-from espalier.records import read_tasks
+import torch
+
+from espalier.policy.loading import load_policy
+from espalier.records import read_tasks, work_dir
+from espalier.training.checkpoint import Checkpoint, CheckpointStore
+from espalier.training.parallel import whole_weights
 from tests.factories.sums_run import write_sums_run
 from tests.factories.viewed_run import Viewer, write_run
 from tests.unit.ui.test_talk import add_checkpoint, settled
@@ -35,12 +40,37 @@ def test_a_checkpoint_plays_a_task_and_leaves_the_run(tmp_path):
     assert files_of(run) == before
 
 
+def test_the_newest_checkpoint_of_training_plays(tmp_path):
+    run = tmp_path / "sums"
+    write_sums_run(run)
+    (run / "trained_policy").rename(run / "warm_policy")
+    policy = load_policy(run / "warm_policy" / "policy")
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.zero_()
+    store = CheckpointStore(work_dir(run / "trained_policy"), "run")
+    store.save(Checkpoint(step=7, model=whole_weights(policy.model), optimizer={}))
+    viewer = Viewer([run], tmp_path)
+    names = [one["name"] for one in viewer.get("runs/sums/checkpoints")["checkpoints"]]
+    before = files_of(run)
+    said = {}
+    for name in names:
+        body = {"run": "sums", "checkpoint": name, "question": "what is 1 + 1 ?"}
+        assert viewer.ask("/api/chat", "POST", json=body).status_code == 200
+        found = settled(viewer)
+        said[found["step"]] = [one["content"] for one in found["said"][-1]["answer"]["messages"]]
+    viewer.app.talks.end()
+    viewer.catalog.close()
+    assert names == ["warm_policy", "trained_policy/latest"]
+    assert said[7] != said[None], "other weights, other words"
+    assert files_of(run) == before
+
+
 def test_the_process_ends_with_its_input(tmp_path):
     run = tmp_path / "sums"
     write_sums_run(run)
     command = [sys.executable, "-m", "espalier_ui.talking", run, run / "trained_policy" / "policy"]
     done = subprocess.run(command, input=b"", capture_output=True, timeout=240, check=False)
-    assert json.loads(done.stdout) == {"ready": True}
+    assert json.loads(done.stdout) == {"ready": True, "step": None}
     assert done.returncode == 0
 
 

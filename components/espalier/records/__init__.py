@@ -7,6 +7,7 @@ Nothing here knows a family of tasks, a dialect or a stage. Trajectories are in
 from espalier.records.agent_text import AgentText, TextKind, read_agent_texts, write_agent_texts
 from espalier.records.artifact import (
     MANIFEST_NAME,
+    NEWEST_CHECKPOINT,
     Draft,
     Manifest,
     Provenance,
@@ -79,6 +80,7 @@ from espalier.records.whole_file import whole_file, write_whole
 
 __all__ = [
     "MANIFEST_NAME",
+    "NEWEST_CHECKPOINT",
     "SPLITS",
     "Action",
     "AgentText",

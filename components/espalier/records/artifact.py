@@ -185,6 +185,10 @@ class Draft:
         return self.manifest
 
 
+NEWEST_CHECKPOINT = "latest.pt"
+"""File of a stage's work directory from which an ended stage goes on."""
+
+
 def work_dir(output_dir: Path) -> Path:
     """Return where a stage keeps checkpoints until `output_dir` is published; it survives kills."""
     return output_dir.with_name(f".{output_dir.name}.work")

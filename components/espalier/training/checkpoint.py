@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from espalier.records import TrainingError, whole_file
-
-_LATEST = "latest.pt"
+from espalier.config import Profile
+from espalier.policy.loading import Policy, load_policy_to_train
+from espalier.records import NEWEST_CHECKPOINT, PolicyError, TrainingError, whole_file
+from espalier.training.parallel import load_whole_weights
 
 
 def random_state() -> dict[str, torch.Tensor]:
@@ -55,7 +56,7 @@ class CheckpointStore:
         self.directory = directory
         self.identity = identity
         """Digest of configuration and inputs."""
-        self._path = directory / _LATEST
+        self._path = directory / NEWEST_CHECKPOINT
         directory.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Checkpoint | None:
@@ -85,6 +86,35 @@ class CheckpointStore:
         state = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
         with whole_file(self._path) as draft, draft.open("wb") as stream:
             torch.save({**state, "identity": self.identity}, stream)
+
+
+def checkpointed_policy(path: Path, start_dir: Path, profile: Profile) -> tuple[Policy, int]:
+    """Return the policy of a checkpoint, on the CPU, and the number of its steps.
+
+    Args:
+        path: file of the checkpoint, which may be replaced by a newer one meanwhile.
+        start_dir: directory of the policy that its training began with.
+        profile: the run's profile.
+
+    Raises:
+        PolicyError: there is no such policy, or the weights are not those of its model.
+        TrainingError: there is no checkpoint.
+    """
+    on_cpu = profile.hardware.model_copy(update={"device": "cpu"})
+    profile = profile.model_copy(update={"hardware": on_cpu})
+    policy = load_policy_to_train(start_dir, profile, digest="")
+    try:
+        # mapped: the optimizer's state is most of the file, and is not read
+        state = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    except FileNotFoundError as error:
+        raise TrainingError(
+            f"{path}: no checkpoint is there any more; the stage has published since"
+        ) from error
+    try:
+        load_whole_weights(policy.model, state["model"])
+    except (KeyError, RuntimeError) as error:
+        raise PolicyError(f"{path}: not weights of {start_dir}: {error}") from error
+    return policy, state["step"]
 
 
 def cloned_weights(model: nn.Module) -> dict[str, torch.Tensor]:

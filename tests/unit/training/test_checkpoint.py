@@ -2,8 +2,18 @@ import pytest
 import torch
 from torch import nn
 
-from espalier.records import TrainingError
-from espalier.training.checkpoint import Checkpoint, CheckpointStore, cloned_weights
+from espalier.config import Profile
+from espalier.policy.loading import load_policy_to_train, save_policy
+from espalier.records import NEWEST_CHECKPOINT, PolicyError, TrainingError
+from espalier.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    checkpointed_policy,
+    cloned_weights,
+)
+from espalier.training.parallel import whole_weights
+from tests.factories.tiny import tiny_policy
+from tests.unit.policy.test_lora import LFM2_TARGET
 
 
 def _checkpoint(step):
@@ -60,3 +70,31 @@ def test_weights_that_are_not_finite_leave_the_former_checkpoint(tmp_path, name,
     with pytest.raises(TrainingError, match=rf"step 9: 1 of 2 .*\b{name}\b"):
         store.save(broken)
     assert store.load().step == 7
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "target": LFM2_TARGET}])
+def test_the_policy_of_a_checkpoint_is_that_in_training(tmp_path, lora):
+    profile = Profile.model_validate({"policy": {"lora": lora}})
+    save_policy(tiny_policy(), tmp_path / "start")
+    trained = load_policy_to_train(tmp_path / "start", profile, digest="d").model
+    with torch.no_grad():
+        for parameter in filter(lambda it: it.requires_grad, trained.parameters()):
+            parameter.add_(0.1)
+    store = CheckpointStore(tmp_path / "work", "run")
+    store.save(Checkpoint(step=3, model=whole_weights(trained), optimizer={}))
+    path = tmp_path / "work" / NEWEST_CHECKPOINT
+    found, step = checkpointed_policy(path, tmp_path / "start", profile)
+    assert step == 3
+    expected = trained.state_dict()
+    assert found.model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(it, expected[name]) for name, it in found.model.state_dict().items())
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    save_policy(tiny_policy(), tmp_path / "start")
+    path = tmp_path / "work" / NEWEST_CHECKPOINT
+    with pytest.raises(TrainingError, match="has published since"):
+        checkpointed_policy(path, tmp_path / "start", Profile())
+    CheckpointStore(tmp_path / "work", "run").save(_checkpoint(7))
+    with pytest.raises(PolicyError, match="not weights of"):
+        checkpointed_policy(path, tmp_path / "start", Profile())

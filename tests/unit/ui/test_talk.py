@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from espalier.records import NEWEST_CHECKPOINT, work_dir
 from espalier_ui.talk import Talks
 from tests.factories.viewed_run import Viewer, write_run
 
@@ -56,6 +57,20 @@ def test_checkpoints_are_those_in_the_folder(viewer, tmp_path):
     run = viewer.catalog.get("bare").path
     (run / "trained_policy" / "policy").symlink_to(elsewhere / "trained_policy" / "policy")
     assert viewer.get("runs/bare/checkpoints") == {"checkpoints": []}
+
+
+def test_a_stage_that_trains_can_be_talked_to(viewer):
+    run = viewer.catalog.get("demo").path
+    newest = work_dir(run / "trained_policy") / NEWEST_CHECKPOINT
+    newest.parent.mkdir()
+    newest.touch()
+    names = [one["name"] for one in viewer.get("runs/demo/checkpoints")["checkpoints"]]
+    found = asked(viewer, "trained_policy/latest", question="arguments")
+    newest.unlink()
+    assert names == ["warm_policy", "trained_policy", "trained_policy/latest"]
+    begun = run / "warm_policy" / "policy"
+    assert found["said"][-1]["answer"]["error"] == f"{run} {begun} {newest}"
+    assert found["step"] == 7
 
 
 def test_a_task_is_played_and_shown_with_its_gold(viewer):

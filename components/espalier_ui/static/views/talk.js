@@ -95,7 +95,7 @@ export function TalkView({ run, at }) {
           onInput=${typed(setTask)} /></label> <button disabled=${waits}>Play it</button></form>
       ${problem && html`<p class="problem" role="alert">${visible(problem)}</p>`}
       ${here?.problem && html`<p class="problem"><${Hostile} value=${here.problem} /></p>`}
-      <p role="status">${here ? WORDS[here.state] : talk?.run && talk.state !== "ended"
+      <p role="status">${here ? WORDS[here.state] + (here.step == null ? "" : ` Step ${here.step}.`) : talk?.run && talk.state !== "ended"
         ? html`Another checkpoint is loaded; a question here ends its process:
           <a href=${changed({ run: talk.run, checkpoint: talk.checkpoint })}>
           ${` ${visible(talk.run)}, ${visible(talk.checkpoint)}`}</a>.` : WORDS.ended}</p>
