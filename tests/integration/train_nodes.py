@@ -1,10 +1,13 @@
 """Nodes of a TrainJob on this machine, as Kubeflow Trainer's variables name them."""
 
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from espalier.training.nodes import Nodes, node_workers
 
@@ -15,8 +18,9 @@ def free_port():
 
 
 def variables(index, port):
-    """What Trainer sets in the pod of one of two nodes."""
+    """What Trainer, and the step's runner, set in the pod of one of two nodes."""
     return {
+        "ESPALIER_NODES_KEY": str(Path(tempfile.gettempdir()) / f"nodes-{port}" / "nodes.key"),
         "PET_NNODES": "2",
         "PET_NODE_RANK": str(index),
         "PET_MASTER_ADDR": "127.0.0.1",
@@ -39,6 +43,7 @@ def second_node(environment, port):
         finally:
             process.kill()
             process.communicate()
+            shutil.rmtree(Path(variables(1, port)["ESPALIER_NODES_KEY"]).parent, ignore_errors=True)
 
 
 def first_node(port):

@@ -378,7 +378,8 @@ class KubernetesConfig(Section):
     """Resources of stages without a GPU."""
     workspace_claim: DnsLabel | None = None
     """Volume claim for the artifacts of a running stage: a stage that lost its pod resumes from
-    its checkpoints. Without it they are lost with the pod."""
+    its checkpoints. Without it they are lost with the pod. Several nodes, and every RayJob, need
+    one that all of them can write (ReadWriteMany)."""
     cache_claim: DnsLabel | None = None
     """Volume claim for downloads and compiled files: base models, kernels."""
     s3_secret: DnsLabel = "espalier-s3"
@@ -404,8 +405,8 @@ class KubernetesConfig(Section):
     object and watches it."""
     nodes: int = Field(default=1, ge=1)
     """Nodes on which train runs with trainer = "trainjob" or "rayjob", each with gpus.count GPUs.
-    Of a TrainJob each has an equal share of training.processes; of a RayJob each has room for a
-    process of training or a rollout worker per GPU, or for one without GPUs."""
+    The nodes of a TrainJob share training.processes equally. A node of a RayJob has room for one
+    process of training or rollout worker per GPU; without GPUs, for one."""
     serving: Literal["deployment", "llmisvc"] = "deployment"
     """Objects that serve the champion: two Deployments behind one Service, or two
     LLMInferenceServices of KServe in one routing group (k8s/overlays/kserve)."""
@@ -485,11 +486,16 @@ def require_places(
                 f"training.processes={processes} cannot be shared equally by kubernetes.nodes="
                 f"{nodes}; set it to a multiple"
             )
+        if workers and kubernetes.trainer == "trainjob":
+            raise ValueError(
+                f"training.rollout_workers={workers} need a Ray cluster, which a TrainJob has not; "
+                'set kubernetes.trainer = "rayjob"'
+            )
         if 0 < gpus < processes // nodes:
             raise ValueError(
                 f"training.processes={processes} exceeds kubernetes.gpus.count={gpus} of "
-                f"{nodes} pods; set it to the number of GPUs, or request more GPUs or nodes "
-                "(kubernetes.nodes)"
+                f"{nodes} node{'s' if nodes > 1 else ''}; set it to the number of GPUs, or request "
+                "more GPUs or nodes (kubernetes.nodes)"
             )
         return
     on_node = kubernetes.processes_on_ray_node

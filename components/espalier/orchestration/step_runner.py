@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
@@ -34,13 +35,13 @@ from espalier.records import (
     MANIFEST_NAME,
     EspalierError,
     Manifest,
-    StorageAwayError,
+    StorageError,
     read_manifest,
 )
 from espalier.steps.kept import CHECKPOINTS_VARIABLE, forget_checkpoint
 from espalier.steps.refusing import write_termination_message
 from espalier.storage import ArtifactLocation, joined, open_location
-from espalier.training.nodes import NODES_VARIABLE, Nodes
+from espalier.training.nodes import KEY_VARIABLE, NODES_VARIABLE, Nodes
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
@@ -131,6 +132,7 @@ _NOTES = "executor_output.json"
 _LAUNCHED_FAILED = 3
 """Exit code, retryable, when the launched object failed: a node may have died."""
 _SERVE_NODE = (sys.executable, "-m", "espalier.training.nodes")
+_LEAVES_WITHIN_S = 15.0
 _LOOKS_EVERY_S = 5.0
 """How often a TrainJob's other nodes look whether the first one has published."""
 
@@ -198,8 +200,12 @@ class StepOrder:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of the step; only training has several."""
-        return self.profile.kubernetes.nodes if self.stage == "train" else 1
+        """Number of pods that run the step; several for training as a TrainJob.
+
+        Of a RayJob one pod runs it, and reaches the others by Ray.
+        """
+        settings = self.profile.kubernetes
+        return settings.nodes if self.stage == "train" and settings.trainer == "trainjob" else 1
 
     @property
     def folder(self) -> Path:
@@ -242,6 +248,10 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         for folder in link.inputs
     }
     target = open_location(order.output or joined(order.run_uri, link.output), os.environ)
+    kind = launched_kind(order.stage, order.profile.kubernetes)
+    runs_here = kind is None or bool(os.environ.get(TRAINER_VARIABLE))
+    if runs_here and _nodes_of(order).index > 0:
+        return _serve_node(order, target, sources, say)
     published = _published(target, order, sources)
     if published is not None:
         lost = target.lost_files(published)
@@ -255,12 +265,9 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         if (kept / MANIFEST_NAME).is_file() and read_manifest(kept) == published:
             say(f"{order.stage}: publishes them again from {kept}")
             return target.publish(kept)
-    kind = launched_kind(order.stage, order.profile.kubernetes)
-    if kind is not None and not os.environ.get(TRAINER_VARIABLE):
+    if kind is not None and not runs_here:
         _launch(kind, order, say)
         return _made(target, kind)
-    if _nodes_of(order).index > 0:
-        return _serve_node(order, lambda: _published(target, order, sources))
     for name, place in sources.items():
         say(f"{order.stage}: reads {place.uri}")
         place.fetch(order.folder / name)
@@ -268,7 +275,7 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     _run_command(
         order.stage,
         step_command(order.stage, order.profile.model_dump_json(), str(order.folder)),
-        {} if checkpoints is None else {CHECKPOINTS_VARIABLE: checkpoints},
+        _nodes_key(order) | ({} if checkpoints is None else {CHECKPOINTS_VARIABLE: checkpoints}),
     )
     manifest = target.publish(order.folder / link.output)
     if checkpoints is not None:
@@ -321,20 +328,37 @@ def _nodes_of(order: StepOrder) -> Nodes:
     return nodes
 
 
-def _serve_node(order: StepOrder, published: Callable[[], Manifest | None]) -> Manifest:
+def _serve_node(
+    order: StepOrder,
+    target: ArtifactLocation,
+    sources: Mapping[str, ArtifactLocation],
+    say: Callable[[str], None],
+) -> Manifest:
     """Run this node's part of training until the first node has published.
 
     Raises:
         StepFailed: this process got a signal.
     """
-    with _running(order.stage, _SERVE_NODE, {}) as process:
+    fault = ""
+    with _running(order.stage, _SERVE_NODE, _nodes_key(order)) as process:
         while process.poll() is None:
-            # S3 may be away for a while: the first node needs it at the end, this one does not
-            with suppress(StorageAwayError):
-                if manifest := published():
+            try:
+                manifest = _published(target, order, sources)
+                if manifest is not None and not target.lost_files(manifest):
                     return manifest
+            except StorageError as error:  # training needs S3 at its end, and this node never
+                if str(error) != fault:
+                    fault = str(error)
+                    say(f"{order.stage}: does not see whether it is published: {fault}")
             time.sleep(_LOOKS_EVERY_S)
     raise StepFailed(order.stage, _exit_code(process))
+
+
+def _nodes_key(order: StepOrder) -> dict[str, str]:
+    """Where the nodes of training have the key of their attempt; empty for one node."""
+    if order.nodes == 1:
+        return {}
+    return {KEY_VARIABLE: str(order.folder / "steps" / order.stage / "nodes.key")}
 
 
 def _made(target: ArtifactLocation, kind: LaunchedKind) -> Manifest:
@@ -416,4 +440,8 @@ def _running(
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.wait()
+            try:
+                process.wait(_LEAVES_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()

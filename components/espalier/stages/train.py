@@ -63,8 +63,8 @@ def run(
         inputs: name -> artifact directory.
         output_dir: directory of the output artifact.
         tracker: takes the figures.
-        launcher: starts the worker processes where the profile asks for several; None: the Ray
-            cluster in a RayJob's driver, else this machine.
+        launcher: starts the worker processes where the profile asks for several; None: on the nodes
+            of a RayJob or TrainJob, else on this machine.
         external_digests: see `espalier.chain.Stage.run`.
 
     Raises:

@@ -58,9 +58,9 @@ class FailureMessage:
         """
         if isinstance(error, EspalierError):
             message = f"error: {self._step}: {error}"
-            is_passing = isinstance(error, _MAY_SUCCEED_LATER)
-            write_termination_message(message, asks_for_another_try=is_passing)
-            if is_passing:
+            may_succeed_later = isinstance(error, _MAY_SUCCEED_LATER)
+            write_termination_message(message, asks_for_another_try=may_succeed_later)
+            if may_succeed_later:
                 sys.stderr.write(message + "\n")
                 raise SystemExit(TRY_AGAIN) from error
             raise SystemExit(message) from error

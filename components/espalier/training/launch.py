@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -106,6 +106,19 @@ WorkerLauncher = Callable[[int, torch.device], AbstractContextManager[Workers]]
 the context ends them. Raises TrainingError if there are too few GPUs or nodes."""
 
 
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes of a process that somebody else ended, such as the kernel without memory left."""
+
+
+def _blame(code: int) -> int:
+    """Order of exit codes: a process that ended first, before those that this made fail."""
+    if code in _KILLED:
+        return 0
+    if code == -signal.SIGABRT:  # by NCCL's watchdog, when another rank is gone
+        return 3
+    return 1 if code < 0 else 2
+
+
 @contextmanager
 def worker_failures_reported(workers: Workers) -> Generator[None]:
     """Replace the errors of a broken connection by one that names the lost worker.
@@ -139,7 +152,7 @@ def _exit_if_stuck(workers: Workers, done: threading.Event) -> None:
             continue
         if failure := workers.failure():  # a node that was only silent may speak again
             _log.critical("error: %s", failure)
-            # as FailureMessage does, which this skips
+            # the exit code that `FailureMessage` would give
             os._exit(os.EX_TEMPFAIL if isinstance(failure, LostWorkerError) else 1)
 
 
@@ -191,13 +204,13 @@ class LocalWorkers:
         lost = {rank: code for rank, code in codes.items() if code}
         if not lost:
             return None
-        rank = min(lost, key=lost.__getitem__)
+        rank = min(lost, key=lambda rank: _blame(lost[rank]))
         code = lost[rank]
-        if code < 0:
-            how = signal.Signals(-code).name
-            return LostWorkerError(lost_worker_message(rank, self._count, how))
-        how = f"exit code {code}, see its log lines above"
-        return TrainingError(lost_worker_message(rank, self._count, how))
+        how = (
+            signal.Signals(-code).name if code < 0 else f"exit code {code}, see its log lines above"
+        )
+        kind = LostWorkerError if code in _KILLED else TrainingError
+        return kind(lost_worker_message(rank, self._count, how))
 
     def wait(self) -> None:
         """Return when all workers have ended."""
@@ -224,8 +237,9 @@ def require_gpus(count: int, device: torch.device) -> None:
     """
     if device.type == "cuda" and torch.cuda.device_count() < count:
         raise TrainingError(
-            f"training.processes has {count} on this machine, which ask for a GPU each, and it has "
-            f"{torch.cuda.device_count()}; lower it, or train on several nodes (kubernetes.nodes)"
+            f"training.processes asks for {count} GPUs of this machine, one each, and this machine "
+            f"has {torch.cuda.device_count()}; lower training.processes, or train on several nodes "
+            "(kubernetes.nodes)"
         )
 
 
@@ -310,17 +324,20 @@ def training_processes(
         store = _store(setup, listener=listener)
         try:
             _wait_for_workers(workers, store, setup)
-            with (
-                _joined(setup, store, rank=0, gpu=0) as processes,
-                ranks_watched(
-                    processes,
-                    partial(_store, setup, timeout=_STORE_ANSWERS_WITHIN),
-                    limit_s=timeout_s,
-                    end_workers=workers.kill,
-                ),
-                worker_failures_reported(workers),
-            ):
-                yield processes
+            with ExitStack() as group:
+                # a worker that is lost while the others join is waited for by torch alone
+                with worker_failures_reported(workers):
+                    processes = group.enter_context(_joined(setup, store, rank=0, gpu=0))
+                with (
+                    ranks_watched(
+                        processes,
+                        partial(_store, setup, timeout=_STORE_ANSWERS_WITHIN),
+                        limit_s=timeout_s,
+                        end_workers=workers.kill,
+                    ),
+                    worker_failures_reported(workers),
+                ):
+                    yield processes
             workers.wait()
         finally:
             torch.set_num_threads(threads)

@@ -5,28 +5,34 @@ others runs this module instead (`serve`): it waits for the first node at the ad
 Trainer gives to all, starts its ranks, and says when one of them has failed. Where the first node
 is lost, it waits for the next attempt of it.
 
-They speak through a key-value store of torch. Like torch's own traffic it is neither encrypted nor
-authenticated: a network policy (`k8s/trainer`) keeps others out.
+They speak through a key-value store of torch, which is neither encrypted nor authenticated: a
+network policy (`k8s/trainer`) keeps others out. What the nodes are to run is signed with a key of
+the workspace, which they share and no sandbox has.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import logging
 import os
 import pickle
+import secrets
 import signal
 import socket
+import threading
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from espalier.cluster.signals import on_signals
 from espalier.determinism import prepare_environment
-from espalier.records import LostWorkerError, TrainingError
+from espalier.records import LostWorkerError, TrainingError, whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -39,22 +45,26 @@ if TYPE_CHECKING:
 NODES_VARIABLE = "PET_NNODES"
 """Number of a TrainJob's nodes; Trainer sets this and the next three, which torchrun also reads
 (pkg/constants/constants.go)."""
-INDEX_VARIABLE = "PET_NODE_RANK"
+_INDEX_VARIABLE = "PET_NODE_RANK"
 _ADDRESS_VARIABLE = "PET_MASTER_ADDR"
 _PORT_VARIABLE = "PET_MASTER_PORT"
+KEY_VARIABLE = "ESPALIER_NODES_KEY"
+"""File of the shared workspace with the key of an attempt; the step's runner names it."""
 
 _NODES_WITHIN_S = 900.0
 """How long the first node waits for the others, whose pods may wait for a node pool to grow."""
 _NAME_WITHIN_S = 120.0
-"""How long the name of this pod may take to be known."""
+"""How long the name of this pod may take to lead here: a cluster's DNS remembers the former pod."""
 _ANSWERS_WITHIN = timedelta(seconds=10)
 _SILENT_FOR_S = 20.0
-"""A node that has said nothing for so long is lost. Less than what a broken connection waits for
-its cause (`launch`)."""
+"""A node that has said nothing for so long is lost. 1.1 times this must be below
+`launch._FAILURE_KNOWN_WITHIN_S`."""
+_FIRST_SILENT_FOR_S = 60.0
+"""A first node that has not answered for so long is lost, machine and all."""
 _LEFT_WITHIN_S = 60.0
 _POLL_INTERVAL_S = 1.0
 _ORDER = "order"
-"""Key of what the ranks run, pickled, with their number."""
+"""Key of what the ranks run: signature, then number of ranks and their function, pickled."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +79,8 @@ class Nodes:
     address: str = ""
     """Host name of the first node."""
     port: int = 0
+    key: Path = Path()
+    """File with the key that signs what the nodes run."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
@@ -82,9 +94,10 @@ class Nodes:
         try:
             return cls(
                 int(environment[NODES_VARIABLE]),
-                int(environment[INDEX_VARIABLE]),
+                int(environment[_INDEX_VARIABLE]),
                 environment[_ADDRESS_VARIABLE],
                 int(environment[_PORT_VARIABLE]),
+                Path(environment.get(KEY_VARIABLE, "")),
             )
         except (KeyError, ValueError) as error:
             raise TrainingError(
@@ -132,7 +145,12 @@ class NodeWorkers:
     def start(self, main: WorkerMain) -> None:
         """Run `main`, which must be picklable, on ranks 1, 2, ..."""
         self._local.start(main)
-        self._store.set(_ORDER, pickle.dumps((self._count, main)).hex())
+        key, work = secrets.token_bytes(32), pickle.dumps((self._count, main))
+        self._nodes.key.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(self._nodes.key) as draft:
+            draft.touch(mode=0o600)
+            draft.write_bytes(key)
+        self._store.set(_ORDER, (_signature(key, work) + work).hex())
 
     def failure(self) -> TrainingError | None:
         """Return an error for a worker that has failed; for one that was lost, if any was.
@@ -202,24 +220,19 @@ def node_workers(count: int, device: torch.device, *, nodes: Nodes) -> Generator
     """Yield workers on the nodes of this TrainJob, which are ended with the block.
 
     Args:
-        count: number of processes, including rank 0, which is this one.
+        count: number of processes, a multiple of the nodes; includes rank 0, which is this one.
         device: where they compute.
         nodes: the nodes; this pod is the first.
 
     Raises:
-        TrainingError: the processes cannot be shared equally, or a node has too few GPUs.
+        TrainingError: this node has too few GPUs.
         LostWorkerError: a node does not come.
     """
     from espalier.training.launch import require_gpus
 
-    if count % nodes.count:
-        raise TrainingError(
-            f"training.processes={count} cannot be shared equally by kubernetes.nodes="
-            f"{nodes.count}; set it to a multiple"
-        )
     require_gpus(count // nodes.count, device)
-    address = _own_address(nodes.address)
-    with socket.create_server((address, nodes.port), backlog=nodes.count) as listener:
+    with _listening(nodes) as listener:
+        address = listener.getsockname()[0]
         store = _store(address, nodes.port, listener=listener)
     workers = NodeWorkers(nodes, count, address, store)
     workers.await_nodes()
@@ -231,68 +244,119 @@ def node_workers(count: int, device: torch.device, *, nodes: Nodes) -> Generator
 
 def serve(nodes: Nodes) -> NoReturn:
     """Run this node's ranks for the first node, attempt after attempt, until a signal comes."""
+    from torch.distributed import DistError
+
     while True:
-        with suppress(RuntimeError):  # torch has no narrower error for a store that is not there
-            _serve_attempt(nodes, _store(nodes.address, nodes.port))
+        with suppress(DistError):  # nobody is there yet
+            store = _store(nodes.address, nodes.port)
+            _log.info("node %d of %d waits for training", nodes.index, nodes.count)
+            attempt = _Attempt(nodes, store)
+            try:
+                attempt.serve()
+            except DistError as error:
+                _log.info("the first node is gone: %s", str(error).partition("\n")[0])
+            finally:
+                attempt.end()
         time.sleep(_POLL_INTERVAL_S)
 
 
-def _serve_attempt(nodes: Nodes, store: TCPStore) -> None:
-    """Run the ranks of one attempt.
+class _Attempt:
+    """This node's part in one attempt of the first node."""
 
-    Raises:
-        RuntimeError: the first node is gone.
-    """
-    from espalier.training.launch import LocalWorkers
+    def __init__(self, nodes: Nodes, store: TCPStore) -> None:
+        self._nodes = nodes
+        self._store = store
+        self._workers: LocalWorkers | None = None
+        self._answered_s = time.monotonic()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._exit_if_stuck, daemon=True).start()
 
-    workers: LocalWorkers | None = None
+    def serve(self) -> NoReturn:
+        """Run the ranks until the first node is gone.
 
-    def leave(number: int) -> NoReturn:
-        how = f"its pod got {signal.Signals(number).name}"
-        with suppress(RuntimeError):  # the first node is gone, too
-            _say_failure(store, nodes.index, _lost(nodes, nodes.index, how))
-        raise SystemExit(128 + number)
-
-    if store.check([_key(nodes.index, "taken")]):  # by a process that has ended, and its ranks
-        how = "its pod was started again"
-        _say_failure(store, nodes.index, _lost(nodes, nodes.index, how))
-    _log.info("node %d of %d waits for training", nodes.index, nodes.count)
-    try:
-        with on_signals(leave):
+        Raises:
+            DistError: it is.
+        """
+        with on_signals(self._leave):
+            if self._store.check([self._key("taken")]):
+                # an earlier process of this pod took the order, and its ranks are gone
+                self._say_failure(_lost(self._nodes, self._nodes.index, "its pod started again"))
             beats = 0
             while True:
                 beats += 1
-                store.set(_key(nodes.index, "beat"), str(beats))
-                if workers is None and _may_take(store, nodes.index):
-                    count, main = pickle.loads(bytes.fromhex(store.get(_ORDER).decode()))
-                    ranks = nodes.ranks(nodes.index, count)
-                    _log.info("starts ranks %d to %d of %d", ranks[0], ranks[-1], count)
-                    workers = LocalWorkers(count, ranks)
-                    workers.start(main)
-                if workers is not None:
-                    if failure := workers.failure():
-                        _say_failure(store, nodes.index, failure)
-                    if workers.has_ended:
-                        store.set(_key(nodes.index, "ended"), "")
+                self._store.set(self._key("beat"), str(beats))
+                if self._workers is None and (order := self._order()) is not None:
+                    self._start(*order)
+                if self._workers is not None:
+                    if failure := self._workers.failure():
+                        self._say_failure(failure)
+                    if self._workers.has_ended:
+                        self._store.set(self._key("ended"), "")
+                self._answered_s = time.monotonic()
                 time.sleep(_POLL_INTERVAL_S / 2)
-    finally:
-        if workers is not None:
-            workers.kill()
-            workers.wait()
+
+    def end(self) -> None:
+        """Kill the ranks."""
+        self._is_over.set()
+        if self._workers is not None:
+            self._workers.kill()
+            self._workers.wait()
+
+    def _order(self) -> tuple[int, WorkerMain] | None:
+        """Number of ranks and their function, which a node takes once in an attempt."""
+        if not self._store.check([_ORDER]) or self._store.check([self._key("taken")]):
+            return None
+        given = bytes.fromhex(self._store.get(_ORDER).decode())
+        size = hashlib.sha256().digest_size
+        signature, work = given[:size], given[size:]
+        try:
+            key = self._nodes.key.read_bytes()
+        except FileNotFoundError:  # a shared file system may show it later
+            key = b""
+        if not key or not hmac.compare_digest(signature, _signature(key, work)):
+            _log.warning("an order is not signed with the key in %s", self._nodes.key)
+            return None
+        self._store.set(self._key("taken"), "")
+        return pickle.loads(work)
+
+    def _start(self, count: int, main: WorkerMain) -> None:
+        from espalier.training.launch import LocalWorkers
+
+        ranks = self._nodes.ranks(self._nodes.index, count)
+        _log.info("starts ranks %d to %d of %d", ranks[0], ranks[-1], count)
+        self._workers = LocalWorkers(count, ranks)
+        self._workers.start(main)
+
+    def _leave(self, number: int) -> NoReturn:
+        from torch.distributed import DistError
+
+        how = f"its pod got {signal.Signals(number).name}"
+        with suppress(DistError):  # the first node is gone, too
+            self._say_failure(_lost(self._nodes, self._nodes.index, how))
+        raise SystemExit(128 + number)
+
+    def _say_failure(self, failure: TrainingError) -> None:
+        said = json.dumps([isinstance(failure, LostWorkerError), str(failure)])
+        self._store.set(self._key("failure"), said)
+
+    def _exit_if_stuck(self) -> None:
+        """Exit if the first node does not answer: a machine that is gone closes no connection.
+
+        Neither a signal nor an exception interrupts a request to torch's store.
+        """
+        while not self._is_over.wait(_POLL_INTERVAL_S):
+            if time.monotonic() - self._answered_s > _FIRST_SILENT_FOR_S:
+                _log.critical("the first node has not answered for %g s", _FIRST_SILENT_FOR_S)
+                if self._workers is not None:
+                    self._workers.kill()
+                os._exit(os.EX_TEMPFAIL)
+
+    def _key(self, what: str) -> str:
+        return _key(self._nodes.index, what)
 
 
-def _may_take(store: TCPStore, index: int) -> bool:
-    """Whether there is an order for this node, which it takes once in an attempt."""
-    taken = _key(index, "taken")
-    if not store.check([_ORDER]) or store.check([taken]):
-        return False
-    store.set(taken, "")
-    return True
-
-
-def _say_failure(store: TCPStore, index: int, failure: TrainingError) -> None:
-    said = json.dumps([isinstance(failure, LostWorkerError), str(failure)])
-    store.set(_key(index, "failure"), said)
+def _signature(key: bytes, work: bytes) -> bytes:
+    return hmac.digest(key, work, "sha256")
 
 
 def _lost(nodes: Nodes, index: int, how: str) -> LostWorkerError:
@@ -302,21 +366,23 @@ def _lost(nodes: Nodes, index: int, how: str) -> LostWorkerError:
     )
 
 
-def _own_address(name: str) -> str:
-    """IP address of this pod, by whose name the other nodes know it.
+def _listening(nodes: Nodes) -> socket.socket:
+    """Listen on the address that the other nodes know this pod by, and on no other.
 
     Raises:
-        LostWorkerError: the name is not known, which takes the cluster's DNS a moment.
+        LostWorkerError: the name does not lead to this pod in time.
     """
     until_s = time.monotonic() + _NAME_WITHIN_S
     while True:
         try:
-            return socket.gethostbyname(name)
+            address = socket.gethostbyname(nodes.address)
+            return socket.create_server((address, nodes.port), backlog=nodes.count)
         except OSError as error:
             if time.monotonic() > until_s:
                 raise LostWorkerError(
-                    f"{name}, the name of this TrainJob's first node ({_ADDRESS_VARIABLE}), has no "
-                    f"address after {_NAME_WITHIN_S:g} s: {error}"
+                    f"{nodes.address}:{nodes.port}, the first node of this TrainJob "
+                    f"({_ADDRESS_VARIABLE}), is no address of this pod after {_NAME_WITHIN_S:g} s: "
+                    f"{error}"
                 ) from error
         time.sleep(_POLL_INTERVAL_S)
 
@@ -325,7 +391,7 @@ def _store(address: str, port: int, *, listener: socket.socket | None = None) ->
     """Serve the store on the listener, or connect to it.
 
     Raises:
-        RuntimeError: nobody answers at the address.
+        DistError: nobody answers at the address.
     """
     from torch.distributed import (
         TCPStore,  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)

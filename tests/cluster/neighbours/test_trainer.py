@@ -117,6 +117,8 @@ def test_training_on_two_nodes_outlives_a_lost_one(runtimes, shared_claim, input
                 "--grace-period=0", "--force",
             )  # fmt: skip
             seen(f"the pod of node {lost} is deleted")
+            runs.until(work.log, lambda: _nodes(work).get(0) not in (None, before[0]), within_s=120)
+            seen("the first node is there again")
         runs.until(work.log, lambda: work.is_complete, within_s=_ENDED_S)
         seen("the launching Job is complete")
         assert work.steps() == list(range(1, steps + 1))

@@ -36,7 +36,11 @@ TRAIN_JOB = ["kubernetes.trainer=trainjob", "kubernetes.nodes=2", SHARED]
         ([*TRAIN_JOB[:2], "training.processes=2"], "ReadWriteMany"),
         ([*TRAIN_JOB, "training.processes=3"], r"kubernetes\.nodes=2"),
         ([*GPUS, "kubernetes.trainer=trainjob", "training.processes=16"], r"kubernetes\.nodes"),
-        ([*GPUS, *TRAIN_JOB, "training.processes=18"], "of 2 pods"),
+        ([*GPUS, *TRAIN_JOB, "training.processes=18"], "of 2 nodes"),
+        (
+            [*TRAIN_JOB, "training.processes=2", "training.rollout_workers=2"],
+            "Ray cluster",
+        ),
         ([*GPUS, "training.processes=9"], r"kubernetes\.gpus\.count=8"),
         ([*GPUS, *NODES, "training.processes=17"], "room for 16"),
         ([*GPUS, *NODES, "training.processes=8"], "processes=8"),

@@ -176,6 +176,15 @@ TWO_NODES = Profile.model_validate(
 )
 
 
+def test_a_ray_jobs_driver_has_nodes_of_its_own(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv(TRAINER_VARIABLE, "rayjob")
+    profile = Profile.model_validate(
+        {"training": {"processes": 16}, "kubernetes": NODES.model_dump()}
+    )
+    with pytest.raises(EspalierError, match=f"{RUN}/"):  # it looks for its inputs
+        run_step(ordered(tmp_path, "train", profile=profile), silent)
+
+
 @pytest.fixture
 def train_order(s3, tmp_path, monkeypatch):
     """The order of training in a pod of a TrainJob, whose inputs are published."""

@@ -12,6 +12,7 @@ from espalier.records import LostWorkerError, TrainingError
 from espalier.training import launch
 from espalier.training.launch import local_workers, worker_launcher
 from espalier.training.ray_workers import ray_workers
+from tests.integration.waiting import wait_until
 
 CPU = torch.device("cpu")
 WILDCARDS = {"00000000", "0" * 32}
@@ -127,6 +128,34 @@ def test_an_error_of_rank_zero_is_not_replaced(own):
         raise own
 
 
+@pytest.mark.parametrize(("error", "code"), [(LostWorkerError, 75), (TrainingError, 1)])
+def test_rank_zero_that_is_stuck_is_ended_with_its_code(monkeypatch, error, code):
+    codes = []
+    monkeypatch.setattr(launch.os, "_exit", codes.append)
+    monkeypatch.setattr(launch, "_UNNOTICED_FOR_S", 0.02)
+    with launch.worker_failures_reported(ScriptedWorkers(error("rank 1 has ended"))):
+        wait_until(lambda: codes)
+    assert codes[0] == code
+
+
+def test_a_worker_that_speaks_again_ends_nobody(monkeypatch):
+    monkeypatch.setattr(launch.os, "_exit", lambda code: pytest.fail(f"ended with {code}"))
+    monkeypatch.setattr(launch, "_UNNOTICED_FOR_S", 0.02)
+    with launch.worker_failures_reported(ScriptedWorkers(LostWorkerError("silent"), None)):
+        time.sleep(0.2)
+
+
+def test_a_worker_lost_while_others_join_is_named(monkeypatch):
+    """It has reached the store, and torch waits for it in the group's own way."""
+    monkeypatch.setattr(launch, "_wait_for_workers", lambda *_: None)
+    scripted = ScriptedWorkers(LostWorkerError("rank 1 has ended"))
+    short = launch.training_processes(
+        2, device=CPU, worker_main=print, launcher=scripted.made, timeout_s=-59
+    )
+    with pytest.raises(LostWorkerError, match="rank 1"), short:
+        raise AssertionError("trains without its worker")
+
+
 def test_rank_zero_is_not_ended_while_it_works_on(monkeypatch):
     monkeypatch.setattr(launch.os, "_exit", lambda code: pytest.fail(f"ended with {code}"))
     monkeypatch.setattr(launch, "_UNNOTICED_FOR_S", 5.0)
@@ -137,7 +166,7 @@ def test_rank_zero_is_not_ended_while_it_works_on(monkeypatch):
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with (
-        pytest.raises(TrainingError, match=r"training\.processes has 4 .*has 2"),
+        pytest.raises(TrainingError, match=r"training\.processes asks for 4 .*has 2"),
         local_workers(4, torch.device("cuda")),
     ):
         raise AssertionError("started")

@@ -2,11 +2,14 @@
 
 import json
 import os
-import socket
+import pickle
+import shutil
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ import torch
 from espalier.records import LostWorkerError, TrainingError
 from espalier.training import nodes as nodes_of_a_job
 from espalier.training.nodes import Nodes, node_workers
-from tests.integration.train_nodes import second_node
+from tests.integration.train_nodes import free_port, second_node, variables
 from tests.integration.waiting import wait_until
 
 CPU = torch.device("cpu")
@@ -23,12 +26,13 @@ ENVIRONMENT = {
     "PET_NODE_RANK": "1",
     "PET_MASTER_ADDR": "job-node-0-0.job",
     "PET_MASTER_PORT": "29400",
+    "ESPALIER_NODES_KEY": "/s3/key",
 }
 
 
 def test_nodes_are_those_of_trainers_variables():
     nodes = Nodes.of(ENVIRONMENT)
-    assert nodes == Nodes(3, 1, "job-node-0-0.job", 29400)
+    assert nodes == Nodes(3, 1, "job-node-0-0.job", 29400, Path("/s3/key"))
     assert [list(nodes.ranks(index, 6)) for index in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert Nodes.of({}) == Nodes.of({**ENVIRONMENT, "PET_NNODES": "1"}) == Nodes()
 
@@ -42,9 +46,8 @@ def test_variables_that_name_no_nodes_are_refused(name, value):
 
 @pytest.fixture
 def nodes():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return Nodes(2, 0, "127.0.0.1", port)
+    yield (made := Nodes.of(variables(0, free_port())))
+    shutil.rmtree(made.key.parent, ignore_errors=True)
 
 
 @contextmanager
@@ -127,16 +130,45 @@ def test_a_node_that_does_not_come_is_named(nodes, monkeypatch):
         pass
 
 
-def test_processes_that_nodes_cannot_share_are_refused(nodes):
-    with (
-        pytest.raises(TrainingError, match=r"processes=3 .* multiple"),
-        node_workers(3, CPU, nodes=nodes),
-    ):
-        pass
-
-
-def test_a_first_node_without_an_address_is_named(nodes, monkeypatch):
+@pytest.mark.parametrize("address", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_first_node_at_another_address_is_named(nodes, monkeypatch, address):
+    """A cluster's DNS may still name the pod that it replaces."""
     monkeypatch.setattr(nodes_of_a_job, "_NAME_WITHIN_S", 0.0)
-    unknown = replace(nodes, address="no-such-host.invalid")
-    with pytest.raises(LostWorkerError, match="invalid"), node_workers(2, CPU, nodes=unknown):
+    elsewhere = replace(nodes, address=address)
+    with pytest.raises(LostWorkerError, match=address), node_workers(2, CPU, nodes=elsewhere):
         pass
+
+
+def test_only_a_signed_order_is_run(nodes, caplog, tmp_path):
+    """Whoever reaches the store could write one."""
+    ran = tmp_path / "ran"
+    with with_another(nodes) as (workers, store):
+        workers.start(print)
+        signed = bytes.fromhex(store.get("order").decode())
+        forged = pickle.dumps((2, partial(touch, str(ran))))
+        store.set("order", (signed[:32] + forged).hex())
+        attempt = nodes_of_a_job._Attempt(replace(nodes, index=1), store)
+        refused = attempt._order()
+        store.set("order", signed.hex())
+        wait_until(lambda: attempt._order() is not None)
+        assert attempt._order() is None, "once in an attempt"
+        attempt.end()
+    assert refused is None
+    assert "not signed" in caplog.text
+    assert not ran.exists()
+
+
+def touch(path, rank, gpu):
+    Path(path).touch()
+
+
+def test_a_first_node_that_does_not_answer_is_given_up(nodes, monkeypatch):
+    codes = []
+    monkeypatch.setattr(nodes_of_a_job, "_FIRST_SILENT_FOR_S", 0.01)
+    monkeypatch.setattr(nodes_of_a_job, "_POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(nodes_of_a_job.os, "_exit", codes.append)
+    with with_another(nodes) as (_, store):
+        attempt = nodes_of_a_job._Attempt(replace(nodes, index=1), store)
+        wait_until(lambda: codes)
+        attempt.end()
+    assert set(codes) == {75}

@@ -173,6 +173,9 @@ class Started:
         ([0, None], None),
         ([1, None], "rank 1 of 3.*exit code 1"),
         ([1, -9], "rank 2 of 3.*SIGKILL"),
+        ([-6, 1], "rank 2 of 3.*exit code 1"),
+        ([1, -11], "rank 2 of 3.*SIGSEGV"),
+        ([-11, -15], "rank 2 of 3.*SIGTERM"),
     ],
 )
 def test_who_was_killed_is_named_before_who_noticed(monkeypatch, codes, said):
