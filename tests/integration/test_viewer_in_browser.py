@@ -247,7 +247,7 @@ def test_the_keyboard_alone_leads_to_a_token(pages):
         pages.page.locator(".crumbs [aria-current=page]", has_text=crumb).wait_for()
         pages.page.locator("main h1").wait_for()
     pages.press("?")
-    assert pages.page.get_by_role("dialog").is_visible()
+    pages.page.get_by_role("dialog").wait_for()
     pages.press("Escape", "/")
     assert pages.page.evaluate("document.activeElement.type") == "search"
 
@@ -258,6 +258,7 @@ def test_tokens_that_were_not_sampled_have_no_value(pages, served):
     values = pages.page.locator("dl.facts").first.inner_text()
     assert values.count("none (not sampled)") == 6
     read = pages.page.locator(".tokens span.masked")
+    read.nth(6).wait_for()
     assert read.count() == 7
     assert set(read.evaluate_all("all => all.map(one => one.getAttribute('style'))")) == {None}
     pages.page.locator(".tokens span").nth(3).click()
@@ -270,6 +271,7 @@ def test_the_mask_says_what_it_is_made_of(pages, served):
         tokens = {"show": "tokens", "colour": "mask", "token": 0}
         pages.open(run="run", view="attempt", attempt=row["attempts"][0]["id"], **tokens)
         assert what in pages.page.locator(".legend").inner_text()
+        pages.page.locator(".tokens .trains").nth(4).wait_for()
         assert pages.page.locator(".tokens .trains").count() == 5
         in_loss = pages.page.locator("dl.facts div", has_text="In the loss").inner_text()
         assert in_loss.split("\n")[-1] == ("no" if task == "t0" else "not kept")
@@ -280,7 +282,9 @@ def test_the_cause_of_a_failure_leads_to_its_group(pages):
     norm = pages.page.locator(".curve h3", has_text="grad_norm")
     assert norm.inner_text().split("\n")[-1] == "0.5 in step 2"
     assert "step" not in pages.page.locator(".curve h3", has_text="reward").inner_text()
-    cause, consequence, line, *_ = pages.page.locator(".notices li").all_inner_texts()
+    notices = pages.page.locator(".notices li")
+    notices.nth(2).wait_for()
+    cause, consequence, line, *_ = notices.all_inner_texts()
     assert "step 3 since step 1 cause," in cause
     assert "consequence" in consequence
     assert "step 3 since step 1 log, 3 times," in line
@@ -302,7 +306,9 @@ def test_the_cause_of_a_failure_leads_to_its_group(pages):
 
 def test_one_reward_of_all_attempts_is_one_value(pages):
     pages.open(run="failing", view="step", step=3)
-    assert pages.page.locator(".histogram .bin a").all_inner_texts() == ["1"]
+    bins = pages.page.locator(".histogram .bin a")
+    bins.first.wait_for()
+    assert bins.all_inner_texts() == ["1"]
 
 
 def test_a_state_comes_back_from_its_address(pages, served):
@@ -354,6 +360,7 @@ def test_a_label_is_given_by_a_key_and_listed(pages, served):
     pages.press("g")
     pages.page.get_by_text("Labelled good.").wait_for()
     pages.open(run="run", view="labels")
+    pages.page.locator("main tbody tr").first.wait_for()
     assert pages.page.locator("main tbody tr").count() == 1
     assert [label["attempt"] for label in aside(served[2].get, "labels")["labels"]] == [
         state["attempt"]

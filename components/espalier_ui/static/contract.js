@@ -97,7 +97,8 @@
  *   answer?: string | null, finish?: string, terms?: Record<string, number>,
  *   gold?: string[] | null, seconds?: number | null}} Played
  * @typedef {{question: string | null, task: string | null, answer: Played | null}} Exchange
- * @typedef {{run: string | null, checkpoint: string | null, problem: string, said: Exchange[], step?: number | null,
+ * @typedef {{run: string | null, checkpoint: string | null, problem: string, said: Exchange[],
+ *   step: number | null,
  *   state: "loading" | "ready" | "answering" | "ended"}} Talk
  * @typedef {{run: string, attempt: string, label: string, note: string, time: number,
  *   task: string | null, group: string | null}} Label

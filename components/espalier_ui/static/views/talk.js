@@ -69,8 +69,7 @@ export function TalkView({ run, at }) {
   return whenThere(found, (/** @type {{checkpoints: {name: string}[]}} */ { checkpoints }) => {
     const names = checkpoints.map((one) => one.name);
     const checkpoint = at.checkpoint ?? names.at(-1) ?? "";
-    const isThis = talk?.run === run.id && talk?.checkpoint === checkpoint;
-    const here = isThis && talk ? talk : null;
+    const here = talk?.run === run.id && talk.checkpoint === checkpoint ? talk : null;
     /** @param {Event} event @param {Record<string, string>} what */
     const put = (event, what) => {
       event.preventDefault();
@@ -95,7 +94,9 @@ export function TalkView({ run, at }) {
           onInput=${typed(setTask)} /></label> <button disabled=${waits}>Play it</button></form>
       ${problem && html`<p class="problem" role="alert">${visible(problem)}</p>`}
       ${here?.problem && html`<p class="problem"><${Hostile} value=${here.problem} /></p>`}
-      <p role="status">${here ? WORDS[here.state] + (here.step == null ? "" : ` Step ${here.step}.`) : talk?.run && talk.state !== "ended"
+      <p role="status">${here
+        ? WORDS[here.state] + (here.step === null ? "" : ` Step ${here.step}.`)
+        : talk?.run && talk.state !== "ended"
         ? html`Another checkpoint is loaded; a question here ends its process:
           <a href=${changed({ run: talk.run, checkpoint: talk.checkpoint })}>
           ${` ${visible(talk.run)}, ${visible(talk.checkpoint)}`}</a>.` : WORDS.ended}</p>
