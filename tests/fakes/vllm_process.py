@@ -2,13 +2,14 @@
 
 import os
 import signal
-import socket
 import subprocess
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.benchmarks.minio_server import free_port
 
 PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
 NEEDS_VLLM = pytest.mark.skipif(
@@ -62,7 +63,7 @@ def vllm_process(python, policy_dir, log_path, *, max_tokens=1024, cores="auto",
 
     Its log goes to `log_path`; with it end all processes that it started.
     """
-    port = _free_port()
+    port = free_port()
     command = [str(python), *arguments(policy_dir, port, max_tokens=max_tokens), *more]
     with log_path.open("w") as log:
         process = subprocess.Popen(
@@ -103,9 +104,3 @@ def _end(process):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -9,9 +9,10 @@ import torch
 
 from espalier.training.launch import training_processes
 from espalier.training.parallel import Processes
+from tests.benchmarks.minio_server import free_port
 from tests.integration.commands import started
 from tests.integration.test_lost_processes import DEADLINE_S, pid_of
-from tests.integration.train_nodes import first_node, free_port, second_node, variables
+from tests.integration.train_nodes import first_node, second_node, variables
 from tests.integration.two_processes import two_steps
 from tests.integration.waiting import wait_until
 

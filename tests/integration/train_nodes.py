@@ -1,7 +1,6 @@
 """Nodes of a TrainJob on this machine, as Kubeflow Trainer's variables name them."""
 
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -10,11 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from espalier.training.nodes import Nodes, node_workers
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def variables(index, port):

@@ -405,8 +405,8 @@ class KubernetesConfig(Section):
     object and watches it."""
     nodes: int = Field(default=1, ge=1)
     """Nodes on which train runs with trainer = "trainjob" or "rayjob", each with gpus.count GPUs.
-    The nodes of a TrainJob share training.processes equally. A node of a RayJob has room for one
-    process of training or rollout worker per GPU; without GPUs, for one."""
+    The nodes of a TrainJob share training.processes equally. A node of a RayJob has a place for one
+    training process or rollout worker per GPU, or without GPUs for a single one."""
     serving: Literal["deployment", "llmisvc"] = "deployment"
     """Objects that serve the champion: two Deployments behind one Service, or two
     LLMInferenceServices of KServe in one routing group (k8s/overlays/kserve)."""
@@ -439,6 +439,10 @@ class KubernetesConfig(Section):
         """The same settings with a label of the profile's name, cut to what a label may hold."""
         value = re.sub(r"[^-._A-Za-z0-9]+", "-", profile)[:63].strip("-._")
         return self.model_copy(update={"labels": {**self.labels, PROFILE_LABEL: value}})
+
+    def pods_of(self, stage: str) -> int:
+        """Number of pods that run the command of a stage; a RayJob's driver reaches the others."""
+        return self.nodes if stage == "train" and self.trainer == "trainjob" else 1
 
     @property
     def processes_on_ray_node(self) -> int:

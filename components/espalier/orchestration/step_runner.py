@@ -199,15 +199,6 @@ class StepOrder:
         return self.profile.training.processes if self.stage == "train" else 1
 
     @property
-    def nodes(self) -> int:
-        """Number of pods that run the step; several for training as a TrainJob.
-
-        Of a RayJob one pod runs it, and reaches the others by Ray.
-        """
-        settings = self.profile.kubernetes
-        return settings.nodes if self.stage == "train" and settings.trainer == "trainjob" else 1
-
-    @property
     def folder(self) -> Path:
         """The run's folder on this machine."""
         local = local_path(self.run_uri)
@@ -318,7 +309,7 @@ def _nodes_of(order: StepOrder) -> Nodes:
     Raises:
         EspalierError: it has more or fewer than the stage uses by its profile.
     """
-    nodes, used = Nodes.of(os.environ), order.nodes
+    nodes, used = Nodes.of(os.environ), order.profile.kubernetes.pods_of(order.stage)
     if nodes.count != used:
         raise EspalierError(
             f"{order.stage}: this TrainJob has {nodes.count} nodes ({NODES_VARIABLE}), and the "
@@ -356,7 +347,7 @@ def _serve_node(
 
 def _nodes_key(order: StepOrder) -> dict[str, str]:
     """Where the nodes of training have the key of their attempt; empty for one node."""
-    if order.nodes == 1:
+    if order.profile.kubernetes.pods_of(order.stage) == 1:
         return {}
     return {KEY_VARIABLE: str(order.folder / "steps" / order.stage / "nodes.key")}
 
@@ -408,7 +399,9 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 def _running(
     stage: str, command: Sequence[str], variables: Mapping[str, str]
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Run a command as a process group, which gets this process' signals and ends with the block.
+    """Run a command in a process group of its own, which ends with the block.
+
+    Signals to this process are passed on to it.
 
     Args:
         stage: name for messages.

@@ -13,7 +13,7 @@ from espalier.records import EspalierError, LostWorkerError
 from espalier.records.patience import AWAY
 
 TRY_AGAIN = os.EX_TEMPFAIL
-"""Exit code: a server was unreachable or a node was lost, and the command may succeed later.
+"""Exit code of a command that may succeed later: a server was unreachable, or a node was lost.
 espalier's Jobs retry after it, but not after 1 and 2. Kubeflow's launcher turns every code into 1,
 so there the mark before the message means the same (k8s/kubeflow/controller)."""
 

@@ -89,7 +89,7 @@ class CheckpointStore:
 
 
 def checkpointed_policy(path: Path, start_dir: Path, profile: Profile) -> tuple[Policy, int]:
-    """Return the policy of a checkpoint, on the CPU, and the number of its steps.
+    """Load the policy of a checkpoint on the CPU; return it with the number of steps done.
 
     Args:
         path: file of the checkpoint, which may be replaced by a newer one meanwhile.

@@ -190,7 +190,7 @@ class LocalWorkers:
         return all(process.exitcode == 0 for process in self._started.values())
 
     def start(self, main: WorkerMain) -> None:
-        """Run `main`, which must be picklable, on this machine's ranks but 0."""
+        """Run `main`, which must be picklable, on the ranks of this machine, except rank 0."""
         context = multiprocessing.get_context("spawn")
         for gpu, rank in enumerate(self._ranks):
             if rank > 0:
@@ -199,7 +199,7 @@ class LocalWorkers:
                 self._started[rank] = process
 
     def failure(self) -> TrainingError | None:
-        """Return an error that names a killed worker (exit code < 0) before those it made fail."""
+        """Return an error that names a worker that was killed before those that it made fail."""
         codes = {rank: process.exitcode for rank, process in self._started.items()}
         lost = {rank: code for rank, code in codes.items() if code}
         if not lost:

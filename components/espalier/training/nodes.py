@@ -21,7 +21,6 @@ import pickle
 import secrets
 import signal
 import socket
-import threading
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -133,7 +132,7 @@ class NodeWorkers:
         self._heard: dict[int, tuple[str, float]] = dict.fromkeys(
             range(1, nodes.count), ("", time.monotonic())
         )
-        """Node -> its last beat, and when that was new."""
+        """Index of a node -> its newest beat, and the time at which that was first seen."""
         self._failed_s: float | None = None
         """When a failure was first seen."""
 
@@ -247,17 +246,19 @@ def serve(nodes: Nodes) -> NoReturn:
     from torch.distributed import DistError
 
     while True:
-        with suppress(DistError):  # nobody is there yet
-            store = _store(nodes.address, nodes.port)
-            _log.info("node %d of %d waits for training", nodes.index, nodes.count)
-            attempt = _Attempt(nodes, store)
-            try:
-                attempt.serve()
-            except DistError as error:
-                _log.info("the first node is gone: %s", str(error).partition("\n")[0])
-            finally:
-                attempt.end()
         time.sleep(_POLL_INTERVAL_S)
+        try:
+            store = _store(nodes.address, nodes.port)
+        except DistError:  # nobody is there yet
+            continue
+        _log.info("node %d of %d waits for training", nodes.index, nodes.count)
+        attempt = _Attempt(nodes, store)
+        try:
+            attempt.serve()
+        except DistError as error:
+            _log.info("the first node is gone: %s", str(error).partition("\n")[0])
+        finally:
+            attempt.end()
 
 
 class _Attempt:
@@ -268,8 +269,6 @@ class _Attempt:
         self._store = store
         self._workers: LocalWorkers | None = None
         self._answered_s = time.monotonic()
-        self._is_over = threading.Event()
-        threading.Thread(target=self._exit_if_stuck, daemon=True).start()
 
     def serve(self) -> NoReturn:
         """Run the ranks until the first node is gone.
@@ -277,9 +276,9 @@ class _Attempt:
         Raises:
             DistError: it is.
         """
-        with on_signals(self._leave):
+        with self.watched(), on_signals(self._leave):
             if self._store.check([self._key("taken")]):
-                # an earlier process of this pod took the order, and its ranks are gone
+                # an earlier process with this node's index took the order; its ranks have ended
                 self._say_failure(_lost(self._nodes, self._nodes.index, "its pod started again"))
             beats = 0
             while True:
@@ -297,13 +296,15 @@ class _Attempt:
 
     def end(self) -> None:
         """Kill the ranks."""
-        self._is_over.set()
+        self._kill()
         if self._workers is not None:
-            self._workers.kill()
             self._workers.wait()
 
     def _order(self) -> tuple[int, WorkerMain] | None:
-        """Number of ranks and their function, which a node takes once in an attempt."""
+        """Return the number of ranks and the function that they run; None if there are none to run.
+
+        A node takes an order once in an attempt: its ranks cannot join a second time.
+        """
         if not self._store.check([_ORDER]) or self._store.check([self._key("taken")]):
             return None
         given = bytes.fromhex(self._store.get(_ORDER).decode())
@@ -339,17 +340,30 @@ class _Attempt:
         said = json.dumps([isinstance(failure, LostWorkerError), str(failure)])
         self._store.set(self._key("failure"), said)
 
-    def _exit_if_stuck(self) -> None:
+    @contextmanager
+    def watched(self) -> Generator[None]:
         """Exit if the first node does not answer: a machine that is gone closes no connection.
 
         Neither a signal nor an exception interrupts a request to torch's store.
         """
-        while not self._is_over.wait(_POLL_INTERVAL_S):
-            if time.monotonic() - self._answered_s > _FIRST_SILENT_FOR_S:
-                _log.critical("the first node has not answered for %g s", _FIRST_SILENT_FOR_S)
-                if self._workers is not None:
-                    self._workers.kill()
-                os._exit(os.EX_TEMPFAIL)
+        from espalier.rollout.waits import exit_if_hung
+
+        with exit_if_hung(
+            self._overdue,
+            every_s=_POLL_INTERVAL_S,
+            before_exit=self._kill,
+            exit_code=os.EX_TEMPFAIL,
+        ):
+            yield
+
+    def _overdue(self) -> str | None:
+        if time.monotonic() - self._answered_s <= _FIRST_SILENT_FOR_S:
+            return None
+        return f"the first node has not answered for {_FIRST_SILENT_FOR_S:g} s"
+
+    def _kill(self) -> None:
+        if self._workers is not None:
+            self._workers.kill()
 
     def _key(self, what: str) -> str:
         return _key(self._nodes.index, what)
@@ -388,7 +402,7 @@ def _listening(nodes: Nodes) -> socket.socket:
 
 
 def _store(address: str, port: int, *, listener: socket.socket | None = None) -> TCPStore:
-    """Serve the store on the listener, or connect to it.
+    """Open the store: as its server if there is a listener, else as a client.
 
     Raises:
         DistError: nobody answers at the address.

@@ -17,7 +17,8 @@ import torch
 from espalier.records import LostWorkerError, TrainingError
 from espalier.training import nodes as nodes_of_a_job
 from espalier.training.nodes import Nodes, node_workers
-from tests.integration.train_nodes import free_port, second_node, variables
+from tests.benchmarks.minio_server import free_port
+from tests.integration.train_nodes import second_node, variables
 from tests.integration.waiting import wait_until
 
 CPU = torch.device("cpu")
@@ -169,6 +170,6 @@ def test_a_first_node_that_does_not_answer_is_given_up(nodes, monkeypatch):
     monkeypatch.setattr(nodes_of_a_job.os, "_exit", codes.append)
     with with_another(nodes) as (_, store):
         attempt = nodes_of_a_job._Attempt(replace(nodes, index=1), store)
-        wait_until(lambda: codes)
-        attempt.end()
+        with attempt.watched():
+            wait_until(lambda: codes)
     assert set(codes) == {75}

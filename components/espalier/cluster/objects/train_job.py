@@ -68,7 +68,7 @@ def train_job(order: LaunchOrder) -> K8sObject:
     labels |= {STAGE_LABEL: order.stage}
     queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
     container = _container(order)
-    nodes = settings.nodes if order.stage == "train" else 1
+    nodes = settings.pods_of(order.stage)
     return {
         "apiVersion": TRAIN_JOB.api_version,
         "kind": TRAIN_JOB.kind,
