@@ -57,8 +57,8 @@ CASES = {
     "engine ahead": Case(1, r"sampling hangs: .* for the policy's next message"),
     "weights": Case(1, r"weights for version 7 hangs: POST /collective_rpc"),
     "killed rank": Case(1, r"rank 1 of 2 processes .* has ended: SIGKILL"),
-    "stopped rank": Case(1, r"rank 1 has not reported: it is stopped"),
-    "standing rank": Case(1, r"rank 1 has not reached it: it is at work after"),
+    "stopped rank": Case(os.EX_TEMPFAIL, r"rank 1 has not reported: it is stopped"),
+    "standing rank": Case(os.EX_TEMPFAIL, r"rank 1 has not reached it: it is at work after"),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from espalier.records import TrainingError
+from espalier.records import LostWorkerError, TrainingError
 from espalier.training import launch
 from espalier.training.launch import local_workers, training_processes
 from espalier.training.rl.update import PolicyUpdate
@@ -89,4 +89,5 @@ def main(case, folder, launcher=local_workers):
     try:
         train(case, Path(folder), launcher)
     except TrainingError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(os.EX_TEMPFAIL if isinstance(error, LostWorkerError) else 1)

@@ -27,9 +27,9 @@ def pid_of(folder, rank):
     return int(noted.read_text())
 
 
-def errors_of(process):
+def errors_of(process, *, code):
     _, said = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 1, said
+    assert process.returncode == code, said
     return [line for line in said.splitlines() if line.startswith("error: ")]
 
 
@@ -37,14 +37,14 @@ def test_a_killed_worker_ends_training_with_one_error(tmp_path):
     with training("talking", tmp_path) as process:
         worker = pid_of(tmp_path, 1)
         os.kill(worker, signal.SIGKILL)
-        (error,) = errors_of(process)
+        (error,) = errors_of(process, code=os.EX_TEMPFAIL)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: SIGKILL")
     assert not Path("/proc", str(worker)).exists()
 
 
 def test_a_process_stuck_after_a_lost_worker_is_ended(tmp_path):
     with training("silent", tmp_path) as process:
-        (error,) = errors_of(process)
+        (error,) = errors_of(process, code=1)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: exit code")
 
 
@@ -71,7 +71,7 @@ def test_a_rank_stopped_in_any_step_is_named_soon(tmp_path, rank):
             assert error is not None, "not named within a minute"
             assert f", step {step}" in error
             os.kill(pids[0], signal.SIGCONT)
-            assert process.wait(DEADLINE_S) == 1
+            assert process.wait(DEADLINE_S) == os.EX_TEMPFAIL
         finally:
             too_late.cancel()
             end()

@@ -209,7 +209,9 @@ class LocalWorkers:
         how = (
             signal.Signals(-code).name if code < 0 else f"exit code {code}, see its log lines above"
         )
-        kind = LostWorkerError if code in _KILLED else TrainingError
+        # a rank ends itself with EX_TEMPFAIL if it has waited too long for another one
+        is_lost = code in _KILLED or code == os.EX_TEMPFAIL
+        kind = LostWorkerError if is_lost else TrainingError
         return kind(lost_worker_message(rank, self._count, how))
 
     def wait(self) -> None:

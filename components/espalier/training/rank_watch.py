@@ -9,6 +9,7 @@ process.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -209,7 +210,7 @@ def ranks_watched(
     limit_s: float,
     end_workers: Callable[[], None],
 ) -> Generator[None]:
-    """Within the block, end this process with status 1 if another rank hangs.
+    """Within the block, end this process if another rank hangs; the exit code asks for another try.
 
     Args:
         processes: the group that this process has joined.
@@ -221,5 +222,9 @@ def ranks_watched(
     ranks = RankWatch(processes, connect, limit_s)
     with ExitStack() as stack:
         for watch in (ranks.look, ranks.unanswered):
-            stack.enter_context(exit_if_hung(watch, every_s=BEAT_S, before_exit=end_workers))
+            stack.enter_context(
+                exit_if_hung(
+                    watch, every_s=BEAT_S, before_exit=end_workers, exit_code=os.EX_TEMPFAIL
+                )
+            )
         yield
