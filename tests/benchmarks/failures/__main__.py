@@ -25,7 +25,10 @@ def main() -> None:
     run.add_argument("--kinds", nargs="*", help="names of kinds; default: all")
     run.add_argument("--seeds", nargs="*", type=int, default=list(range(5)))
     run.add_argument("--minutes", type=float, default=90.0, help="no run is begun after them")
-    run.add_argument("--out", type=Path, default=OUT)
+    run.add_argument(
+        "--model", help="language model to train, by its name; default: a small policy"
+    )
+    run.add_argument("--out", type=Path, default=OUT, help="a folder of its own for each model")
     show = commands.add_parser("show", help="train runs to look at with `espalier ui`")
     show.add_argument("--kinds", nargs="*", help="names of kinds; default: all")
     show.add_argument("--seeds", nargs="*", type=int, default=[0])
@@ -85,7 +88,14 @@ def train(options: argparse.Namespace) -> None:
             print("the time is up: the same command goes on", flush=True)
             return
         settings = settings_of(kind, seed)
-        path = run_one(kind, seed, options.out, settings=settings, name=f"{kind}-{seed}")
+        path = run_one(
+            kind,
+            seed,
+            options.out,
+            settings=settings,
+            name=f"{kind}-{seed}",
+            model=options.model,
+        )
         print(f"{time.strftime('%H:%M:%S')} {path}", flush=True)
 
 

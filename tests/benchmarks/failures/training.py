@@ -89,6 +89,7 @@ def run_one(
     *,
     settings: Mapping[str, Any],
     name: str,
+    model: str | None = None,
     shown: Path | None = None,
 ) -> Path:
     """Train one run, and keep its history.
@@ -101,10 +102,11 @@ def run_one(
         out: folder of the warm policies, and of the library's runs.
         settings: keys of [training].
         name: of the run's file, below `out`.
+        model: name of the language model to train; None: the small policy.
         shown: folder to write as a run for `espalier ui`, too.
     """
     chosen = KINDS[kind]
-    profile = profile_of(dict(settings), seed)
+    profile = profile_of(dict(settings), seed, model)
     started, error = time.process_time(), ""
     if shown is not None:
         write_whole(shown / "profile.json", profile.model_dump_json())

@@ -1,7 +1,8 @@
-"""A world of forty-eight facts behind a search, and a small policy that half knows how to ask.
+"""A world of forty-eight facts behind a search, and a policy that half knows how to ask.
 
-A run takes seconds: RL learns on half of the facts, and the other half is the held-out score, by
-the true verifier whatever a kind of failure does to the rewards of training.
+RL learns on half of the facts, and the other half is the held-out score, by the true verifier
+whatever a kind of failure does to the rewards of training. A run of the small policy takes seconds,
+one of a given language model, which learns an adapter, some minutes.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
 from espalier.config import OptimizerConfig, PolicyConfig, Profile
+from espalier.config.named_models import models_folder
 from espalier.curriculum.pool import TaskPool
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
+from espalier.environments import policy_dialect
 from espalier.policy.embedded import build_policy, train_tokenizer
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy
+from espalier.policy.loading import Policy, load_policy_to_train
 from espalier.records import FinalAnswer, NullTracker, Task, Verifier
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import Roller
@@ -61,8 +64,23 @@ FACTS = {
     for place, name in enumerate(NAMES)
 }
 KEYS = tuple(FACTS)
-WARM_STEPS = 105
 NOTHING = "no results"
+
+
+class Warm(NamedTuple):
+    """The demonstrations that a policy sees first: too few to be sure."""
+
+    steps: int
+    rate: float
+
+
+WARM, WARM_GIVEN = Warm(105, 1e-2), Warm(6, 5e-4)
+RATE, RATE_GIVEN = 5e-4, 1.5e-4
+"""Learning rate of a healthy run, of the small policy and of an adapter of a given model. A kind
+names the former's; the latter's is as many times as high."""
+GIVEN_POLICY = {"dialect": "react", "lora": {"rank": 32, "alpha": 64}}
+GIVEN_TRAINING = {"tasks_per_step": 8, "group_size": 4}
+"""As in the profile laptop, with fewer attempts a step."""
 
 
 class World:
@@ -87,23 +105,40 @@ class World:
         return NOTHING
 
 
-def profile_of(settings: dict[str, object], seed: int) -> Profile:
-    """The profile of a run, with further settings of `training`."""
-    training = {
+def profile_of(settings: dict[str, Any], seed: int, model: str | None = None) -> Profile:
+    """The profile of a run, with further settings of `training`.
+
+    Args:
+        settings: keys of [training].
+        seed: of the run.
+        model: name of the language model to train; None: the small policy.
+    """
+    training: dict[str, Any] = {
         "steps": 26,
         "tasks_per_step": 8,
         "group_size": 8,
         "evaluate_every": 2,
         "dev_questions": DEV_QUESTIONS,
         "stop_after_idle_steps": 0,
-        "optimizer": {"learning_rate": 5e-4, "warmup_share": 0.0, "final_share": 1.0},
+        "optimizer": {"learning_rate": RATE, "warmup_share": 0.0, "final_share": 1.0},
+        **(GIVEN_TRAINING if model else {}),
         **settings,
     }
+    if model:
+        optimizer = training["optimizer"]
+        rate = optimizer["learning_rate"] * RATE_GIVEN / RATE
+        training["optimizer"] = optimizer | {"learning_rate": rate}
     return Profile.model_validate(
         {
             "seed": seed,
             "threads": 1,
-            "episode": {"max_turns": 4, "max_tokens": 128, "max_turn_tokens": 20},
+            "policy": {"model": model, **GIVEN_POLICY} if model else {},
+            "hardware": {"precision": "float32", "micro_batch_tokens": 1024} if model else {},
+            "episode": {
+                "max_turns": 4,
+                "max_tokens": 320 if model else 128,
+                "max_turn_tokens": 40 if model else 20,
+            },
             "curriculum": {
                 "pass_rate_band": [0.0, 1.0],
                 "screening_rollouts": 0,
@@ -152,10 +187,15 @@ def _new_policy(seed: int) -> Policy:
     return Policy(build_policy(config, tokenizer, stops, max_tokens=256, seed=seed), tokenizer)
 
 
-def warm_policy(folder: Path, seed: int) -> Policy:
-    """A policy after demonstrations of all facts, too few to be sure; kept in `folder`."""
-    policy = _new_policy(seed)
-    dialect = Dialect(policy.tokenizer, SearchQA(Profile()).specs)
+def warm_policy(folder: Path, profile: Profile) -> Policy:
+    """A policy after demonstrations of all facts; kept in `folder`."""
+    seed, name = profile.seed, profile.policy.model
+    if name is None:
+        policy, warm = _new_policy(seed), WARM
+    else:
+        directory = models_folder() / str(name)
+        policy, warm = load_policy_to_train(directory, profile, digest="none"), WARM_GIVEN
+    dialect = policy_dialect(SearchQA(profile), policy.tokenizer)
     tasks = dict(zip(KEYS, tasks_of(KEYS), strict=True))
 
     def sequences_at(step: int) -> list[TrainingSequence]:
@@ -165,14 +205,14 @@ def warm_policy(folder: Path, seed: int) -> Policy:
     plan = SupervisedPlan(
         name="warm",
         sequences_at=sequences_at,
-        steps=WARM_STEPS,
-        optimizer=OptimizerConfig(learning_rate=1e-2),
-        row_tokens=128,
-        micro_batch_tokens=2048,
-        checkpoint_every=WARM_STEPS,
+        steps=warm.steps,
+        optimizer=OptimizerConfig(learning_rate=warm.rate),
+        row_tokens=profile.episode.max_tokens,
+        micro_batch_tokens=2048 if name is None else profile.hardware.micro_batch_tokens,
+        checkpoint_every=warm.steps,
         hardware=Hardware(torch.device("cpu"), None),
     )
-    store = CheckpointStore(folder / f"warm-{seed}", f"warm-{WARM_STEPS}")
+    store = CheckpointStore(folder / f"warm-{seed}", f"warm-{warm.steps}")
     SupervisedLoop(policy.model, plan, store).run(NullTracker())
     return policy
 
@@ -209,7 +249,7 @@ class Changes(NamedTuple):
     publisher: object
 
 
-SCORED_SAMPLES = 24
+SCORED_SAMPLES, SCORED_SAMPLES_GIVEN = 24, 4
 """Attempts at each held-out question that a final score counts."""
 
 
@@ -218,6 +258,7 @@ class HeldOut(NamedTuple):
 
     roller: Roller
     tasks: Sequence[Task]
+    samples: int
 
     def greedy(self) -> DevScore:
         """Score one greedy attempt at each question, as training does to choose weights."""
@@ -228,7 +269,7 @@ class HeldOut(NamedTuple):
 
         It resolves less than one greedy answer, which is 4 points of 24 questions.
         """
-        attempts = self.roller.roll_out(self.tasks, samples=SCORED_SAMPLES, temperature=1.0, seed=0)
+        attempts = self.roller.roll_out(self.tasks, samples=self.samples, temperature=1.0, seed=0)
         return sum(attempt.is_right for attempt in attempts) / len(attempts)
 
 
@@ -250,7 +291,7 @@ def build_loop(
         warm: of warm policies.
         change: what the kind of failure changes.
     """
-    trained = warm_policy(warm, profile.seed)
+    trained = warm_policy(warm, profile)
     # a copy, so that weights can fail to arrive
     sampled = Policy(copy.deepcopy(trained.model), trained.tokenizer)
     world, dev_world = World(), World()
@@ -270,7 +311,8 @@ def build_loop(
     publisher = MemoryPublisher(models.policy.model, sampled, (roller, dev_roller))
     changes = change(Pieces(profile, world, pool, roller, publisher))
 
-    heldout = HeldOut(dev_roller, heldout_tasks)
+    samples = SCORED_SAMPLES_GIVEN if profile.policy.model else SCORED_SAMPLES
+    heldout = HeldOut(dev_roller, heldout_tasks, samples)
     parts = LoopParts(
         models=models,
         layout=build_layout(trained.model, profile, hardware, Processes()),
