@@ -185,11 +185,11 @@ class HealthConfig(Section):
     """
 
     response: Literal["warn", "act"] = "warn"
-    """"warn" tells; "act" also lowers the learning rate, adds an entropy bonus, ends a step's
-    updates where the output head's gradient surges, skips a step whose log-probs do not fit, takes
-    tasks or a verifier's tasks out of the pool, leaves a term out of the reward, widens the
-    curriculum, returns to the best weights or ends the run, undoes after eight steps what did not
-    help, and says each of these in a notice."""
+    """"warn" tells; "act" also lowers the learning rate, adds an entropy bonus, raises the KL
+    penalty, ends a step's updates where the output head's gradient surges, skips a step whose
+    log-probs do not fit, takes tasks or a verifier's tasks out of the pool, leaves a term out of
+    the reward, widens the curriculum, returns to the best weights or ends the run, undoes after
+    eight steps what did not help, and says each of these in a notice."""
     ignore: tuple[DetectorName, ...] = ()
     """Names of detectors that stay silent, where a run is meant to do what they notice."""
 

@@ -8,7 +8,7 @@ import torch
 from espalier.records import NullTracker
 from espalier.records.notices import read_notices
 from espalier.training.checkpoint import cloned_weights
-from espalier.training.health.responses import ENTROPY_BONUS, RESPONSES, Responder
+from espalier.training.health.responses import ENTROPY_BONUS, KL_FACTOR, RESPONSES, Responder
 from espalier.training.rl.controls import LoopControls
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.step_streams import StepStreams
@@ -79,12 +79,15 @@ def test_an_ignored_detector_leaves_no_notice(warm, tmp_path):
 def restless(**training):
     """Three passes with so narrow a clip that most tokens leave it in the later ones."""
     narrow = {"name": "ppo_clip", "clip_low": 1e-6, "clip_high": 1e-6}
-    settings = {"steps": 8, "epochs": 3, "minibatches": 2, "algorithm": {"loss": narrow}}
+    algorithm = {"loss": narrow, "kl": {"coefficient": 0.05}}
+    settings = {"steps": 8, "epochs": 3, "minibatches": 2, "algorithm": algorithm}
     settings |= training
     return changed(**settings, health={"response": "act"})
 
 
-@pytest.mark.parametrize("action", ["lowered_rate", "gated", "left_out_term", "added_entropy"])
+@pytest.mark.parametrize(
+    "action", ["lowered_rate", "gated", "left_out_term", "added_entropy", "raised_kl"]
+)
 def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, action):
     monkeypatch.setitem(RESPONSES, "clipped", (action,))
     monkeypatch.setattr(Responder, "_term_at_fault", lambda *_: "format")
@@ -113,6 +116,20 @@ def test_added_entropy_trains_as_the_profiles_own_does(warm, tmp_path):
     assert added.progress.history == by_profile.progress.history
     plain, _ = run_written(warm, tmp_path / "plain", profile=none)
     assert added.progress.history[0]["loss"] != plain.progress.history[0]["loss"]
+
+
+@pytest.mark.parametrize("place", ["loss", "reward"])
+def test_a_raised_penalty_trains_as_the_profiles_own_does(warm, tmp_path, place):
+    kl = {"place": place, "coefficient": 0.05}
+    own = changed(steps=2, algorithm={"kl": kl | {"coefficient": 0.05 * KL_FACTOR}})
+    by_profile, _ = run_written(warm, tmp_path / "own", profile=own)
+    raised, _ = written_loop(warm, tmp_path / "raised", changed(steps=2, algorithm={"kl": kl}))
+    parts = raised.parts
+    LoopControls(
+        raised._update, parts.pool, raised.progress, parts.publisher, parts.sampler
+    ).scale_kl(KL_FACTOR)
+    raised.run(NullTracker())
+    assert raised.progress.history == by_profile.progress.history
 
 
 def test_groups_that_a_left_out_term_paid_are_not_replayed(warm, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from espalier.training.health.monitor import HealthMonitor
 
 LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
 QUARANTINED_VERIFIER, LEFT_OUT = "quarantined_verifier", "left_out_term"
-SKIPPED, ADDED_ENTROPY = "skipped_step", "added_entropy"
+SKIPPED, ADDED_ENTROPY, RAISED_KL = "skipped_step", "added_entropy", "raised_kl"
 GATED, WIDENED = "gated", "widened_curriculum"
 RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
 
@@ -34,6 +34,8 @@ TRIAL_STEPS = 8
 _RATE_FACTOR = 0.5
 ENTROPY_BONUS = 0.01
 """What is added to the coefficient of the policy's entropy in the loss; no run has fixed it."""
+KL_FACTOR = 4.0
+"""By which the coefficient of the KL penalty is raised; no run has fixed it."""
 _MOST_QUARANTINED = 0.5
 """Share of tasks in a step above which not a task is at fault but what judges them: of all tasks,
 and of those of one verifier."""
@@ -47,7 +49,7 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "grad_norm": (LOWERED_RATE,),
     "head_grad_norm": (GATED, LOWERED_RATE),
     "entropy_rise": _MILD,
-    "kl": _MILD,
+    "kl": (RAISED_KL, *_MILD),
     "own_task": (ADDED_ENTROPY, *_MILD),
     "repetition": _MILD,
     "mismatch": (STOPPED,),
@@ -114,6 +116,10 @@ class Controls(Protocol):
         """Reward the policy's entropy by this much more than the profile does."""
         ...
 
+    def scale_kl(self, scale: float) -> None:
+        """Multiply the coefficient of the KL penalty, which the algorithm has, by `scale`."""
+        ...
+
     def gate(self) -> bool:
         """End a step's updates where the gradient of the output head surges over the first one's.
 
@@ -153,6 +159,7 @@ class _State:
     is_gated: bool = False
     is_wide: bool = False
     adds_entropy: bool = False
+    raises_kl: bool = False
     quarantined: dict[str, list[str]] = field(default_factory=dict)
     """Detector -> the tasks that it has taken out; a task may be of several."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
@@ -267,6 +274,8 @@ class Responder:
             self._controls.widen()
         if self._state.adds_entropy:
             self._controls.add_entropy(ENTROPY_BONUS)
+        if self._state.raises_kl:
+            self._controls.scale_kl(KL_FACTOR)
         self._bound_mismatch()
 
     def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
@@ -357,6 +366,11 @@ class Responder:
         self._controls.add_entropy(ENTROPY_BONUS)
         return f"the loss rewards the policy's entropy by {ENTROPY_BONUS:g} more"
 
+    def _raise_kl(self) -> str:
+        self._state.raises_kl = True
+        self._controls.scale_kl(KL_FACTOR)
+        return f"the coefficient of the KL penalty is {KL_FACTOR:g} times as high"
+
     def _widen(self) -> str:
         if self._state.is_wide:
             return ""
@@ -385,6 +399,8 @@ class Responder:
             return self._widen()
         if action == ADDED_ENTROPY:
             return self._add_entropy()
+        if action == RAISED_KL:
+            return self._raise_kl()
         if action == RETURNED:
             self._controls.return_to_best()
             return "the weights are those of the best dev score again"
@@ -412,6 +428,10 @@ class Responder:
         if trial.action == ADDED_ENTROPY:
             state.adds_entropy = False
             self._controls.add_entropy(0.0)
+            return True
+        if trial.action == RAISED_KL:
+            state.raises_kl = False
+            self._controls.scale_kl(1.0)
             return True
         if trial.action == WIDENED:
             state.is_wide = False

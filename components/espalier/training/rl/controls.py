@@ -55,6 +55,10 @@ class LoopControls:
         """Set the coefficient of the policy's entropy to the profile's and this."""
         self._update.entropy_coefficient = self._entropy_coefficient + coefficient
 
+    def scale_kl(self, scale: float) -> None:
+        """Multiply the coefficient of the KL penalty."""
+        self._update.kl_scale = scale
+
     def gate(self) -> bool:
         """End a step's updates where the gradient of the output head surges."""
         self._update.head_gate.is_on = self._update.can_gate

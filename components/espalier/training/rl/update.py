@@ -186,6 +186,8 @@ class PolicyUpdate:
         own_steps = max(1, config.steps - self._first_step)
         self.updater = Updater(models.policy, config.optimizer, own_steps)
         self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
+        self.kl_scale = 1.0
+        """Multiplies `kl_coefficient`: a response to a health notice sets it."""
         self.head_gate = HeadGate()
         self.max_mismatch_kl: float | None = None
         """Mismatch of engine and trainer, nats per token, beyond which a step's gradient is not
@@ -207,7 +209,9 @@ class PolicyUpdate:
             DataError: an observation is in the loss.
             TrainingError: too many updates in a row had a gradient that is not finite.
         """
-        assessment = self._assessor.assess(rows, step.request, kl_coefficient=self.kl_coefficient)
+        assessment = self._assessor.assess(
+            rows, step.request, kl_coefficient=self.kl_scale * self.kl_coefficient
+        )
         if not self._config.train_on_observations:
             check_no_observation_is_learned(rows, assessment.loss_mask_BT)
         updates: list[Figures] = []
@@ -325,7 +329,7 @@ class PolicyUpdate:
             return figures, None
         self._policy.train()
         found, scores = self._gradient.add(
-            minibatch, step.request, kl_coefficient=self.kl_coefficient
+            minibatch, step.request, kl_coefficient=self.kl_scale * self.kl_coefficient
         )
         sum_gradients(self._policy, self._processes)
         self._processes.sum(list(scores))

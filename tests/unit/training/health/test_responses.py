@@ -37,6 +37,9 @@ class Recorded:
     def add_entropy(self, coefficient):
         self.told.append(("entropy", coefficient))
 
+    def scale_kl(self, scale):
+        self.told.append(("kl", scale))
+
     def gate(self):
         self.told.append(("gate",))
         return self._can_gate
@@ -272,6 +275,13 @@ def test_two_collapses_at_once_add_entropy_once():
     assert controls.told.count(("entropy", 0.01)) == 1
 
 
+def test_a_penalty_without_help_is_lowered_again():
+    fault = FAULTS["kl"]
+    found, controls, _ = acting(history(changed=fault, steps=ONSET + 12))
+    assert [action for action, _ in actions(found)] == ["raised_kl", "undone", "lowered_rate"]
+    assert controls.told == [("kl", 4.0), ("kl", 1.0), ("rate", 0.5)]
+
+
 def test_a_gate_without_help_is_undone_and_the_rate_lowered():
     _, controls, _ = acting(history(changed=FAULTS["head_grad_norm"]))
     assert controls.told == [("gate",), ("ungate",), ("rate", 0.5), ("rate", 1.0)]
@@ -290,11 +300,12 @@ def test_a_curriculum_of_few_tasks_is_widened_and_narrowed():
 
 def test_a_resume_sets_gate_curriculum_and_reward_again():
     faults = FAULTS["tasks_left"] | FAULTS["head_grad_norm"] | FAULTS["own_task"] | PAID
+    faults |= FAULTS["kl"]
     rows = history(changed=faults)
     done, sampled = ONSET + 5, [paid(0.9, 0.0), paid(0.9, 1.0)]
     _, _, responder = acting(rows[:done], sampled)
     _, controls, _ = acting(rows[: done + 1], sampled, state=responder.state(), done=done)
-    taken = {("gate",), ("widen",), ("leave_out", ("judges",)), ("entropy", 0.01)}
+    taken = {("gate",), ("widen",), ("leave_out", ("judges",)), ("entropy", 0.01), ("kl", 4.0)}
     assert taken <= set(controls.told)
 
 
