@@ -8,7 +8,7 @@ from espalier.config import Profile
 from espalier.records import NullTracker, Provenance, publishing, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import warm_start
-from espalier.training.hindsight import keep_relabelled_tasks
+from espalier.stages.train import keep_what_was_shown
 from tests.factories.chains import inputs_of
 from tests.factories.tracking import KillingTracker
 from tests.factories.training import Interrupted
@@ -95,6 +95,6 @@ def test_what_is_trained_further_keeps_the_relabelled_tasks(unbroken, tmp_path):
     _, warm = unbroken
     origin = Provenance(producer="train", config_digest="c", seed=0)
     with publishing(tmp_path / "trained", origin) as draft:
-        keep_relabelled_tasks(draft, warm)
+        keep_what_was_shown(draft, warm)
     kept = tmp_path / "trained" / "hindsight" / "tasks.jsonl"
     assert kept.read_bytes() == (warm / "hindsight" / "tasks.jsonl").read_bytes()

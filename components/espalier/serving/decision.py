@@ -175,7 +175,7 @@ def _asked_version(deployment: K8sObject, model: str) -> str | None:
 
 def rollout_progress(deployment: K8sObject) -> RolloutReading:
     """Progress as `kubectl rollout status` computes it; without replicas it is never ready."""
-    status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    status, wanted = deployment.get("status") or {}, deployment["spec"]["replicas"]
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
         return RolloutReading(RolloutProgress.ROLLING)
     for condition in status.get("conditions") or []:

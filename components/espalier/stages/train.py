@@ -6,19 +6,27 @@ every prompt, trajectories.parquet of the last step, streams/ with every sampled
 step's figures and what the health detectors noticed, run.json with the layout and positions of the
 updates, the throughput and the share of time spent waiting for groups to learn from; with self-play
 posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, the number of proposals
-and refusals by reason at each refresh; hindsight/tasks.jsonl where the warm start had some.
+and refusals by reason at each refresh; hindsight/tasks.jsonl and own_traces/questions.jsonl
+where the warm start had some.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from espalier.chain import POSED_FOLDER, opened, provenance
+from espalier.chain import (
+    OWN_QUESTIONS,
+    POSED_FOLDER,
+    RELABELLED_FOLDER,
+    opened,
+    provenance,
+)
 from espalier.config import Profile
 from espalier.curriculum.self_play import SelfPlay
 from espalier.policy.hardware import Hardware
@@ -37,9 +45,7 @@ from espalier.records.streams import STREAMS_FOLDER, link_streams
 from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.dev_questions import few_questions_line
-from espalier.training.hindsight import keep_relabelled_tasks
 from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
-from espalier.training.own_traces import keep_own_questions
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
 from espalier.training.rl.speed import update_speed
@@ -101,8 +107,7 @@ def run(
         draft.rows["trajectories"] = write_trajectories(
             draft.path / "trajectories.parquet", progress.last_step
         )
-        keep_relabelled_tasks(draft, inputs["warm_policy"])
-        keep_own_questions(draft, inputs["warm_policy"])
+        keep_what_was_shown(draft, inputs["warm_policy"])
         if parts.self_play is not None:
             _write_posed(draft, parts.self_play)
         figures = {
@@ -114,6 +119,17 @@ def run(
         (draft.path / "run.json").write_text(json.dumps(figures))
     tracker.metrics(measured)
     return draft.published
+
+
+def keep_what_was_shown(draft: Draft, warm_policy: Path) -> None:
+    """Copy what the warm start was shown beside the teacher's demonstrations.
+
+    Later stages check by it that no policy is judged by what it was trained on.
+    """
+    for name in (f"{RELABELLED_FOLDER}/tasks.jsonl", OWN_QUESTIONS):
+        if (warm_policy / name).is_file():
+            (draft.path / name).parent.mkdir()
+            shutil.copy(warm_policy / name, draft.path / name)
 
 
 def _write_posed(draft: Draft, self_play: SelfPlay) -> None:

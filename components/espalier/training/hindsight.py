@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
@@ -125,11 +124,3 @@ def publish_relabelled(draft: Draft, found: Relabelled) -> None:
     """Write the relabelled tasks into the warm start's artifact, where a user can read them."""
     write_relabelled(draft.path / RELABELLED_FOLDER, found)
     draft.rows["relabelled"] = len(found.demonstrations)
-
-
-def keep_relabelled_tasks(draft: Draft, warm_policy: Path) -> None:
-    """Copy a warm start's relabelled tasks into the artifact of the policy trained from it."""
-    tasks = warm_policy / RELABELLED_FOLDER / "tasks.jsonl"
-    if tasks.is_file():
-        (draft.path / RELABELLED_FOLDER).mkdir()
-        shutil.copy(tasks, draft.path / RELABELLED_FOLDER)

@@ -11,7 +11,6 @@ is 1 on those, end of turn included, and 0 on all else.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -550,10 +549,3 @@ def publish_own_traces(draft: Draft, own: Mapping[str, Fit]) -> None:
     lines = "".join(json.dumps(text) + "\n" for text in asked)
     (draft.path / OWN_QUESTIONS).write_text(lines, encoding="utf-8")
     draft.rows |= {f"own_{kind}": fit.used for kind, fit in own.items()}
-
-
-def keep_own_questions(draft: Draft, warm_policy: Path) -> None:
-    """Copy a warm start's questions into the artifact of the policy trained from it."""
-    if (warm_policy / OWN_QUESTIONS).is_file():
-        (draft.path / OWN_TRACES_FOLDER).mkdir()
-        shutil.copy(warm_policy / OWN_QUESTIONS, draft.path / OWN_TRACES_FOLDER)

@@ -114,6 +114,13 @@ def test_an_alias_moved_by_hand_is_not_compared_with(bench):
     assert rollback(bench.model).version == "1"
 
 
+def test_an_alias_moved_by_hand_to_a_former_champion_counts(bench):
+    bench.lead(0.4, warm=0.1)
+    bench.lead(0.6)
+    bench.model.point("champion", bench.model.version("1"))
+    assert bench.lead(0.8).previous == "1"
+
+
 def test_champion_is_not_promoted_twice(bench):
     bench.lead(0.6)
     with pytest.raises(RegistryError, match="already"):

@@ -6,11 +6,12 @@ import contextlib
 import threading
 
 import pytest
+from requests import RequestException, Response
 
 from espalier.config import Profile
 from espalier.records import CompositeTracker, NullTracker, RegistryAwayError, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracking
-from espalier.registry.connection import connect, experiment_id
+from espalier.registry.connection import connect, experiment_id, reaching
 from espalier.registry.tracking import mark_killed
 from espalier.stages.register import run
 
@@ -247,3 +248,13 @@ def test_only_a_server_without_answer_is_away(target, monkeypatch):
     with pytest.raises(RegistryError, match=r"0{32}") as refused:
         stage_tracking("ingest", Profile()).__enter__()
     assert not isinstance(refused.value, RegistryAwayError)
+
+
+@pytest.mark.parametrize(("status", "is_away"), [(None, True), (503, True), (403, False)])
+def test_a_broken_transfer_means_away_unless_it_was_refused(target, status, is_away):
+    answer = Response()
+    answer.status_code = status
+    error = RequestException("cut", response=None if status is None else answer)
+    with pytest.raises(RegistryError) as raised, reaching(target.uri, "read a file"):
+        raise error
+    assert isinstance(raised.value, RegistryAwayError) == is_away

@@ -21,7 +21,7 @@ from espalier.records import (
 )
 from espalier.records.trajectory import write_trajectories
 from espalier.stages import warm_start
-from espalier.training.own_traces import keep_own_questions
+from espalier.stages.train import keep_what_was_shown
 from tests.factories.records import make_trajectory
 from tests.factories.sums import Sums
 from tests.factories.tracking import Notes
@@ -113,7 +113,7 @@ def test_own_demonstrations_are_shown_beside_the_teachers(artifacts, files, tmp_
     assert (tmp_path / "warm" / OWN_QUESTIONS).read_text() == '"and what is 3 + 4 then?"\n'
     assert any("1 heldout_question" in line for line in listener.lines)
     with publishing(tmp_path / "trained", ORIGIN) as draft:
-        keep_own_questions(draft, tmp_path / "warm")
+        keep_what_was_shown(draft, tmp_path / "warm")
     assert OWN_QUESTIONS in read_manifest(tmp_path / "trained").files
 
 
