@@ -75,7 +75,7 @@ class Warm(NamedTuple):
 
 
 WARM, WARM_GIVEN = Warm(105, 1e-2), Warm(6, 5e-4)
-RATE, RATE_GIVEN = 5e-4, 1.5e-4
+RATE, RATE_GIVEN = 5e-4, 4e-5
 """Learning rate of a healthy run, of the small policy and of an adapter of a given model. A kind
 names the former's; the latter's is as many times as high."""
 GIVEN_POLICY = {"dialect": "react", "lora": {"rank": 32, "alpha": 64}}

@@ -90,9 +90,10 @@ def _is_paid_though_wrong(attempt: Trajectory) -> float:
 class VerdictShift:
     """The share of right attempts jumps by more than sampling and one update explain.
 
-    A step is compared with the median of the three before it. The bound is `deviations` standard
-    deviations of a share of that many attempts, taken as if `_ALIKE` attempts at one task were one,
-    and at least `least`; the next step has to stay there.
+    A step is compared with the nearest of the three before it, so that a rise over several steps is
+    no jump. The bound is `deviations` standard deviations of a share of that many attempts, taken
+    as if `_ALIKE` attempts at one task were one, and at least `least`; the next step has to stay
+    there.
     """
 
     least: float = 0.25
@@ -119,7 +120,8 @@ class VerdictShift:
             return None
         found = self._verdict(int(row["step"]), rate)
         if found is None and self._suspect is None and len(self._rates) >= _BEFORE:
-            usual = median(self._rates[-_BEFORE:])
+            before = self._rates[-_BEFORE:]
+            usual = min(max(rate, min(before)), max(before))
             inside = min(0.9, max(0.1, usual))
             spread = math.sqrt(inside * (1 - inside) / max(1.0, attempts / _ALIKE))
             far = abs(rate - usual) / max(self.least, self.deviations * spread)

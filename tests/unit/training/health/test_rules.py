@@ -119,6 +119,15 @@ def test_a_policy_that_becomes_certain_and_right_is_not_told():
     assert [it.detector for it in told(rows) if it.detector in ("entropy", "reward_spread")] == []
 
 
+def test_a_policy_that_learns_within_few_steps_is_not_told():
+    rates = (0.15, 0.33, 0.65, 0.77, 0.78, 0.83, 0.78, 0.92, 0.99)  # SmolLM2 in the failures' world
+    rows = [
+        {"step": step, "pass_rate": rate, "rollouts": 90.0 * step}
+        for step, rate in enumerate(rates, 1)
+    ]
+    assert told(rows) == []
+
+
 def heldout_gaps(score, **training):
     """Findings on a dev score that falls to `score` while training stays as it was."""
     found = told(history(changed={"dev_em": score}), **training)
