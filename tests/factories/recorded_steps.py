@@ -128,7 +128,7 @@ class _Recorder:
         def roll_out(roller, tasks, *, samples, temperature, seed):
             found = former(roller, tasks, samples=samples, temperature=temperature, seed=seed)
             if temperature == 0:
-                self._steps[-1].dev = found
+                self._steps[-1].dev += found
                 return found
             found = [_rounded(one) for one in found]
             self._steps[-1].episodes += found

@@ -144,6 +144,7 @@ class StragglersConfig(Section):
 
 DetectorName = Literal[
     "mask_leak",
+    "canary",
     "entropy",
     "entropy_rise",
     "kl",
@@ -192,6 +193,10 @@ class HealthConfig(Section):
     eight steps what did not help, and says each of these in a notice."""
     ignore: tuple[DetectorName, ...] = ()
     """Names of detectors that stay silent, where a run is meant to do what they notice."""
+    canaries: int = Field(default=8, ge=0)
+    """Dev questions that are asked a second time at each dev evaluation, with an answer of chance
+    as the right one: one that counts as right shows that the verifier takes wrong answers. Families
+    that have no such answers ask none."""
 
 
 class StreamsConfig(Section):

@@ -254,6 +254,18 @@ class SearchesAddedLines(ABC):
         """
 
 
+class MakesCanaries(ABC):
+    """Knows answers that are never right, so that training can ask whether its verifier is fooled.
+
+    A canary is a dev question with such an answer in the place of its own. No attempt finds it, so
+    one that counts as right shows that the verifier takes wrong answers.
+    """
+
+    @abstractmethod
+    def unfindable_answer(self, rng: random.Random) -> str:
+        """Return an answer of chance, of the form of right ones, which nothing tells the policy."""
+
+
 class HasBenchmarks(ABC):
     """Reads the tasks of a public set, which `evaluate` asks beside the family's own."""
 

@@ -393,6 +393,12 @@ STEP_FIGURES = {
     "dev_broke_sandbox_episodes": StepFigure(
         "dev episodes whose own program ended its sandbox", "episodes", Per.STEP
     ),
+    "dev_canaries_right": StepFigure(
+        "canaries (dev questions whose answer nobody can find) that count as right; where the "
+        "family has them",
+        "share",
+        Per.QUESTION,
+    ),
     "step_s": StepFigure(
         "duration of the step, with its evaluation and checkpoint; only in trackers", "s", Per.STEP
     ),

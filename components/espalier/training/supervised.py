@@ -257,10 +257,13 @@ class DevScore(NamedTuple):
     """Number of episodes that stayed lost to infrastructure."""
     broke_sandbox_episodes: int = 0
     """Number of episodes in which a program of the policy ended its own sandbox."""
+    canaries_right: float | None = None
+    """Share of canaries that count as right, 0-1; None where none was asked."""
 
     def figures(self) -> dict[str, float]:
         """Return the columns of a history."""
-        return {f"dev_{name}": float(value) for name, value in self._asdict().items()}
+        known = ((name, value) for name, value in self._asdict().items() if value is not None)
+        return {f"dev_{name}": float(value) for name, value in known}
 
 
 def dev_exact_match(roller: TrajectorySampler, tasks: Sequence[Task]) -> DevScore:

@@ -5,6 +5,7 @@ The policy calls `python(code)`, reads what the program printed, and answers, in
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ from espalier.environments.mixins import (
     Demonstrate,
     FamilyQuestion,
     HasBenchmarks,
+    MakesCanaries,
     MakesQuestions,
     ProposesTasks,
     Teacher,
@@ -67,6 +69,7 @@ class PythonMath(
     Teacher,
     TeachesReading,
     ProposesTasks,
+    MakesCanaries,
     HasBenchmarks,
 ):
     """The family of mathematics with a Python interpreter."""
@@ -98,6 +101,10 @@ class PythonMath(
     def verify(self, task: Task, answer: str | None) -> float:
         """Return 1 if the answer is equivalent to the gold answer, else 0; nothing is executed."""
         return float(is_right(answer, task.verifier))
+
+    def unfindable_answer(self, rng: random.Random) -> str:
+        """Return a number of twelve digits."""
+        return str(rng.randrange(10**11, 10**12))
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:

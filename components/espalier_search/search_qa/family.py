@@ -9,6 +9,8 @@ Parsing a profile imports this module, so imports that only one stage needs are 
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +37,7 @@ from espalier.environments.mixins import (
     HasBenchmarks,
     KnowsEntities,
     LooksAnswersUp,
+    MakesCanaries,
     MakesQuestions,
     ProposesTasks,
     RelabelsFailures,
@@ -123,6 +126,7 @@ class SearchQA(
     RelabelsFailures,
     LooksAnswersUp,
     SearchesAddedLines,
+    MakesCanaries,
     HasBenchmarks,
     ReadsKnowledge,
 ):
@@ -154,6 +158,10 @@ class SearchQA(
         """Open environments that search a view of the knowledge."""
         search = partial(SearchTool.open, knowledge, config=self.profile.search)
         yield lambda view: search_environments(search(view), self)
+
+    def unfindable_answer(self, rng: random.Random) -> str:
+        """Return a word that no language has."""
+        return "".join(rng.choices(string.ascii_lowercase, k=14))
 
     def asks_for_added_lines(self, task: Task) -> bool:
         """Return whether the question is made from triples, for which lines are added."""

@@ -243,6 +243,14 @@ class _Tampering:
         rng = self._rng(f"paid:{group[0].task_id}")
         return [replace(one, reward=one.reward | paid(one, rng)) for one in group]
 
+    def judge(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """Return the group as the kind pays it in the step after which it is evaluated."""
+        self.clock.step -= 1  # the next one's weights are published already
+        try:
+            return self.reward(group)
+        finally:
+            self.clock.step += 1
+
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
@@ -286,6 +294,6 @@ def changes_of(kind: Kind) -> Callable[[Pieces], Changes]:
     def change(pieces: Pieces) -> Changes:
         tampering = _Tampering(kind, pieces, Clock())
         sampler: TrajectorySampler = tampering
-        return Changes(tampering.reward, sampler, tampering)
+        return Changes(tampering.reward, tampering.judge, sampler, tampering)
 
     return change

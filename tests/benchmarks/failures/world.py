@@ -31,6 +31,7 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.demonstrations import encode_pieces
+from espalier.training.health.canaries import canaries_of, right_share
 from espalier.training.packing import TrainingSequence
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import LoopParts, RlLoop
@@ -245,6 +246,8 @@ class Changes(NamedTuple):
     """What a kind of failure puts in the place of a healthy run's parts."""
 
     reward: Callable[[Sequence[Trajectory]], list[Trajectory]]
+    judge: Callable[[Sequence[Trajectory]], list[Trajectory]]
+    """The same between two steps, for canaries."""
     roller: object
     publisher: object
 
@@ -259,10 +262,16 @@ class HeldOut(NamedTuple):
     roller: Roller
     tasks: Sequence[Task]
     samples: int
+    canaries: Sequence[Task]
+    judge: Callable[[Sequence[Trajectory]], list[Trajectory]]
+    """Judges the canaries as the kind of failure judges training."""
 
     def greedy(self) -> DevScore:
         """Score one greedy attempt at each question, as training does to choose weights."""
-        return dev_exact_match(self.roller, self.tasks)
+        score = dev_exact_match(self.roller, self.tasks)
+        asked = self.roller.roll_out(self.canaries, samples=1, temperature=0.0, seed=0)
+        judged = [self.judge([attempt])[0] for attempt in asked]
+        return score._replace(canaries_right=right_share(judged))
 
     def sampled(self) -> float:
         """Share of sampled attempts that are right, 0-1.
@@ -312,7 +321,9 @@ def build_loop(
     changes = change(Pieces(profile, world, pool, roller, publisher))
 
     samples = SCORED_SAMPLES_GIVEN if profile.policy.model else SCORED_SAMPLES
-    heldout = HeldOut(dev_roller, heldout_tasks, samples)
+    count = profile.training.health.canaries
+    canaries = canaries_of(family, heldout_tasks, count, profile.seed)
+    heldout = HeldOut(dev_roller, heldout_tasks, samples, canaries, changes.judge)
     parts = LoopParts(
         models=models,
         layout=build_layout(trained.model, profile, hardware, Processes()),

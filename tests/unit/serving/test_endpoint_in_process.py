@@ -162,7 +162,9 @@ def test_a_stream_tells_the_same_as_a_whole_answer(served):
     asked = {"max_tokens": 9, "return_token_ids": True, "n": 2}
     whole = served.complete(**asked).json()
     streaming = {"stream": True, "stream_options": {"include_usage": True}}
-    *pieces, done = events(served.complete(**asked, **streaming))
+    streamed = served.complete(**asked, **streaming)
+    assert streamed.status_code == 200
+    *pieces, done = events(streamed)
     *pieces, last = [json.loads(piece) for piece in pieces]
     assert done == "[DONE]"
     assert (last["choices"], last["usage"]) == ([], whole["usage"])

@@ -211,7 +211,10 @@ def _sampled(recording, step, number, before):
         row[f"reward/{term}"] = fmean(one.reward[term] for one in counted if term in one.reward)
     row |= _of_attempts(counted)
     if "dev_em" in step.row:
-        row["dev_em"] = sum(one.reward.get("outcome", 0) > 0 for one in step.dev) / len(step.dev)
+        canaries = [one for one in step.dev if one.task_id.startswith("canary-")]
+        dev = [one for one in step.dev if one not in canaries]
+        for name, asked in (("dev_em", dev), ("dev_canaries_right", canaries)):
+            row[name] = sum(one.reward.get("outcome", 0) > 0 for one in asked) / len(asked)
         row["dev_lost_episodes"] = row["dev_broke_sandbox_episodes"] = 0
     return row
 

@@ -43,6 +43,7 @@ and of those of one verifier."""
 _MILD = (LOWERED_RATE, RETURNED, STOPPED)
 RESPONSES: Mapping[str, Sequence[str]] = {
     "mask_leak": (STOPPED,),
+    "canary": (STOPPED,),
     "entropy": (ADDED_ENTROPY,),
     "reward_spread": (ADDED_ENTROPY,),
     "clipped": _MILD,

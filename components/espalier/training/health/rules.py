@@ -354,6 +354,11 @@ DETECTORS: Mapping[str, Make] = {
         "tool results are in the loss", severity="critical",
         shows=by_attempt(lambda it: float(bool(it.tool_results))),
     ),
+    "canary": lambda _: Beyond(
+        "canary", "dev_canaries_right", 0.0, "environment",
+        "a question whose answer nobody can find counts as right: the verifier takes wrong answers",
+        severity="critical",
+    ),
     "entropy": _drift(
         "entropy", "entropy", -1, 0.3, _ENTROPY,
         "the policy becomes certain without becoming right", is_log=True, least=1e-3, unless=learns,

@@ -6,7 +6,7 @@ other nodes, at either pace; else each process samples on its own engine (`_in_t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,11 @@ from espalier.environments.memory import remembering
 from espalier.environments.mixins import Renames
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train
-from espalier.records import TrainingError, read_manifest, read_tasks
+from espalier.records import Task, TrainingError, read_manifest, read_tasks
 from espalier.rollout.roller import Roller, RolloutCounts, TrajectorySampler, kind_choice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_questions import dev_questions
+from espalier.training.health.canaries import canaries_of, right_share
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import OrderingRoller
 from espalier.training.rl.engines import (
@@ -47,7 +48,7 @@ from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.reward_functions import ProfileRewards, RewardFunction
 from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, StepSampler
 from espalier.training.rl.self_play import JudgedRoller, build_self_play, shared_proposer
-from espalier.training.supervised import dev_exact_match
+from espalier.training.supervised import DevScore, dev_exact_match
 
 
 class TrainingRun(NamedTuple):
@@ -171,7 +172,7 @@ def build_run(
         open_environments: opens them anew in rollout workers on other nodes; can be pickled. None
             opens those of the profile's family.
     """
-    config = profile.training
+    config, family = profile.training, family_of(profile)
     policy = _policy_to_train(profile, inputs)
     hardware = Hardware.from_config(profile.hardware)
     models = _placed_models(policy.model, profile, hardware, processes)
@@ -203,7 +204,8 @@ def build_run(
     if processes.is_first and not in_turns:
         journal = DrawJournal(store.directory / JOURNAL, store.identity)
         sampling.sampler.ledger.journal = journal
-    judged = dev_questions(profile, family_of(profile), inputs, training="training")
+    judged = dev_questions(profile, family, inputs, training="training")
+    canaries = canaries_of(family, judged, config.health.canaries, profile.seed)
     epsilon = profile.rollout.exploration.kind_epsilon
     parts = LoopParts(
         models=models,
@@ -220,7 +222,7 @@ def build_run(
             models,
             layout,
         ),
-        dev_score=lambda: dev_exact_match(sampling.dev_roller, judged),
+        dev_score=partial(_dev_score, sampling.dev_roller, judged, canaries),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
         reward_figures=rewards.figures,
@@ -228,6 +230,12 @@ def build_run(
     )
     loop = RlLoop(profile, parts, store)
     return TrainingRun(policy, loop, sampling.counts, sampling.dev_roller, len(judged))
+
+
+def _dev_score(roller: Roller, tasks: Sequence[Task], canaries: Sequence[Task]) -> DevScore:
+    score = dev_exact_match(roller, tasks)
+    asked = roller.roll_out(canaries, samples=1, temperature=0.0, seed=0) if canaries else []
+    return score._replace(canaries_right=right_share(asked))
 
 
 def _placed_models(

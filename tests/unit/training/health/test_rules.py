@@ -17,7 +17,7 @@ START = {
     "action_tokens": 60.0, "truncated_share": 0.03, "silent_groups_share": 0.05,
     "equal_outcomes_share": 0.3, "disputed_share": 0.01, "scattered_share": 0.01,
     "wrong_reward": 0.08, "staleness_mean": 0.5, "kept_tasks": 80.0, "observation_share": 0.0,
-    "judges/kappa_with_rule": 0.8,
+    "judges/kappa_with_rule": 0.8, "dev_canaries_right": 0.0,
 }  # fmt: skip
 NOISE = {
     "pass_rate": 0.05, "entropy": 0.03, "grad_norm": 0.1, "head_grad_norm": 0.04,
@@ -28,6 +28,7 @@ NOISE = {
 """Standard deviation of what a healthy step adds; other figures stay."""
 FAULTS = {
     "mask_leak": {"observation_share": 0.2},
+    "canary": {"dev_canaries_right": 0.125},
     "entropy": {"entropy": 0.05},
     "entropy_rise": {"entropy": 2.0},
     "kl": {"kl": 0.8},
