@@ -290,7 +290,7 @@ def _extraction(run: RunDirectory) -> Section | None:
 def _synthesis(run: RunDirectory, found: dataset.Synthesis | None) -> Section:
     if found is None:
         return _absent("Synthesis", "synthesize", run)
-    return Section("Synthesis", " ".join(found.remarks), found.tables)
+    return Section("Synthesis", "\n".join(found.remarks), found.tables)
 
 
 def _validation(run: RunDirectory) -> Section:
@@ -301,7 +301,7 @@ def _validation(run: RunDirectory) -> Section:
     verdict = f"Verdict: {report['verdict']}; accepted {counts or 'nothing'}."
     return Section(
         "Validation",
-        " ".join((verdict, *report.get("faults", ()))),
+        "\n".join((verdict, *report.get("faults", ()))),
         dataset.expectation_tables(report),
     )
 
