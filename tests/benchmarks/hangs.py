@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "tool in turns": Case(1, r"sampling hangs: .* for the tool search"),
+    "tool in turns": Case(os.EX_TEMPFAIL, r"sampling hangs: .* for the tool search"),
     "tool ahead": Case(1, r"sampling hangs: .* for the tool search"),
     "tool given up": Case(0, r"the tool search took longer than rollout\.tool_timeout_s"),
     "engine in turns": Case(1, r"sampling hangs: .* for the policy's next message"),

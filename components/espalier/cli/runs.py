@@ -371,9 +371,9 @@ def step(
     tracked run that the stage belongs to. Nothing runs if the output is current. Prints the content
     digest of the output.
 
-    Exit codes: 1 and 2 if the stage refuses its input; 75 if storage or MLflow was away, or a
-    process or node was lost; 128 and more for a signal. Under Kubeflow, which cannot tell these
-    apart, storage is retried for ten minutes more.
+    Exit codes: 1 and 2 if the stage refuses its input; 75 if storage or a server was away, a
+    process or node was lost, or something hung; 128 and more for a signal. Under Kubeflow, which
+    cannot tell these apart, storage is retried for ten minutes more.
     """
     from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
     from espalier.records import EspalierError, StorageAwayError, patient, patiently

@@ -9,7 +9,8 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- PolicyError           a model directory that cannot act in the environment
 +-- TrainingError         processes that cannot train together
 |   +-- LostWorkerError   one of them is lost; the same command goes on from the last checkpoint
-+-- EngineError           an inference server that is away, or answers what it should not
++-- EngineError           an inference server that refuses, or answers what it should not
+|   +-- ServerAwayError   it does not answer, or not in time: later the same command may succeed
 +-- HungError             what a run waits for has not come by its deadline: a tool, weights, a rank
 +-- RegistryError         the tracking server or a promotion refuses
 |   +-- RegistryAwayError the tracking server does not answer: later the same command may succeed
@@ -76,6 +77,10 @@ class LostWorkerError(TrainingError):
 
 class EngineError(EspalierError):
     """An inference server is unreachable, serves another policy, or gives a wrong answer."""
+
+
+class ServerAwayError(EngineError):
+    """It cannot be reached, answers with server errors, or not in time."""
 
 
 class HungError(EspalierError):

@@ -184,15 +184,15 @@ def exit_if_hung(
     *,
     every_s: float = _POLL_S,
     before_exit: Callable[[], None] = lambda: None,
-    exit_code: int = 1,
 ) -> Generator[None]:
     """End this process if something hangs that no exception can interrupt.
+
+    It ends with EX_TEMPFAIL, as a step with a `HungError` does: the same command may succeed later.
 
     Args:
         overdue: called in a thread while the block runs; returns an error if something is overdue.
         every_s: seconds between its calls.
         before_exit: called first, to end what must not outlive this process.
-        exit_code: status with which it ends.
     """
     done = threading.Event()
 
@@ -202,7 +202,7 @@ def exit_if_hung(
             if message and not done.is_set():
                 _log.critical("error: %s", message)
                 before_exit()
-                os._exit(exit_code)
+                os._exit(os.EX_TEMPFAIL)
 
     thread = threading.Thread(target=watch, name="espalier-hangs", daemon=True)
     thread.start()

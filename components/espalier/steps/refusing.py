@@ -9,15 +9,16 @@ from pathlib import Path
 from types import TracebackType
 
 from espalier.cluster.objects.pods import TRY_AGAIN_MARK
-from espalier.records import EspalierError, LostWorkerError
+from espalier.records import EspalierError, HungError, LostWorkerError, ServerAwayError
 from espalier.records.patience import AWAY
 
 TRY_AGAIN = os.EX_TEMPFAIL
-"""Exit code of a command that may succeed later: a server was unreachable, or a node was lost.
+"""Exit code of a command that may succeed later: a server was unreachable, a node lost, or a wait
+too long.
 espalier's Jobs retry after it, but not after 1 and 2. Kubeflow's launcher turns every code into 1,
 so there the mark before the message means the same (k8s/kubeflow/controller)."""
 
-_MAY_SUCCEED_LATER = (*AWAY, LostWorkerError)
+_MAY_SUCCEED_LATER = (*AWAY, HungError, LostWorkerError, ServerAwayError)
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """File, which the kubelet creates in every container, whose content Kubernetes shows as the reason
@@ -36,14 +37,20 @@ class FailureMessage:
 
     An error that a user can correct (EspalierError) is printed as one line, `error: STEP: ...`, and
     exits with 1, or with 75 if the command may succeed later. Other errors keep their traceback;
-    their last line is the message.
+    their last line is the message. A process that is killed in the block, or ends itself because
+    something hangs, has left the message of `__enter__`.
     """
 
     def __init__(self, step: str) -> None:
         self._step = step
 
     def __enter__(self) -> None:
-        """Enter the block."""
+        """Write what holds if nothing more is written."""
+        write_termination_message(
+            f"error: {self._step}: ended without a message: killed, as where memory ran out, or "
+            "something hung; the last lines of its log say more",
+            asks_for_another_try=True,
+        )
 
     def __exit__(
         self,
@@ -66,6 +73,8 @@ class FailureMessage:
             raise SystemExit(message) from error
         if isinstance(error, Exception):
             write_termination_message(f"error: {self._step}: {type(error).__name__}: {error}")
+        else:
+            write_termination_message("")
 
 
 def write_termination_message(message: str, *, asks_for_another_try: bool = False) -> None:

@@ -348,12 +348,7 @@ class _Attempt:
         """
         from espalier.rollout.waits import exit_if_hung
 
-        with exit_if_hung(
-            self._overdue,
-            every_s=_POLL_INTERVAL_S,
-            before_exit=self._kill,
-            exit_code=os.EX_TEMPFAIL,
-        ):
+        with exit_if_hung(self._overdue, every_s=_POLL_INTERVAL_S, before_exit=self._kill):
             yield
 
     def _overdue(self) -> str | None:

@@ -9,7 +9,6 @@ process.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -222,9 +221,5 @@ def ranks_watched(
     ranks = RankWatch(processes, connect, limit_s)
     with ExitStack() as stack:
         for watch in (ranks.look, ranks.unanswered):
-            stack.enter_context(
-                exit_if_hung(
-                    watch, every_s=BEAT_S, before_exit=end_workers, exit_code=os.EX_TEMPFAIL
-                )
-            )
+            stack.enter_context(exit_if_hung(watch, every_s=BEAT_S, before_exit=end_workers))
         yield

@@ -1,8 +1,11 @@
 """A step that fails says why: as its last line, by its exit code, and to Kubernetes."""
 
+import contextlib
+import os
+
 import pytest
 
-from espalier.records import DataError, RegistryAwayError
+from espalier.records import DataError, HungError, RegistryAwayError
 from espalier.steps import refusing
 from espalier.steps.refusing import TRY_AGAIN, FailureMessage, write_termination_message
 
@@ -30,6 +33,30 @@ def test_a_server_that_stayed_away_ends_with_its_own_code(termination_log, capsy
     assert capsys.readouterr().err == "error: train: MLflow does not answer\n"
     # the mark by which k8s/kubeflow/controller knows it
     assert termination_log.read_text() == "try again: error: train: MLflow does not answer"
+
+
+def test_a_wait_that_is_too_long_asks_for_another_try(termination_log):
+    with pytest.raises(SystemExit) as ended, FailureMessage("train"):
+        raise HungError("sampling hangs")
+    assert ended.value.code == TRY_AGAIN
+    assert termination_log.read_text() == "try again: error: train: sampling hangs"
+
+
+def test_a_process_that_ends_itself_has_left_a_message(termination_log):
+    child = os.fork()
+    if not child:
+        with FailureMessage("train"):
+            os._exit(TRY_AGAIN)
+    os.waitpid(child, 0)
+    assert termination_log.read_text().startswith("try again: error: train: ended without a mess")
+
+
+@pytest.mark.parametrize("ended", [None, KeyboardInterrupt()])
+def test_a_step_that_ends_well_or_is_stopped_leaves_none(termination_log, ended):
+    with contextlib.suppress(KeyboardInterrupt), FailureMessage("train"):
+        if ended is not None:
+            raise ended
+    assert termination_log.read_text() == ""
 
 
 def test_an_error_of_ours_keeps_its_traceback_and_is_named(termination_log):

@@ -1,6 +1,7 @@
 """Tools are called within their limits, and what hangs is named within its deadline."""
 
 import asyncio
+import os
 import re
 import threading
 import time
@@ -116,5 +117,5 @@ def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
 
     with exit_if_hung(waits.overdue):
         asyncio.run(play())
-    assert statuses[0] == 1
+    assert statuses[0] == os.EX_TEMPFAIL
     assert re.search("0.1 s: task lyon-0 .*the tool search", caplog.text)

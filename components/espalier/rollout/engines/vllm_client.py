@@ -15,7 +15,7 @@ import tenacity
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from espalier.config import VllmConfig
-from espalier.records import EngineError
+from espalier.records import EngineError, ServerAwayError
 
 _LONGEST_BACKOFF_S = 8.0
 READY_POLL_S = 0.25
@@ -81,10 +81,6 @@ class Answer(BaseModel):
         details = self.usage.prompt_tokens_details
         cached = (details.cached_tokens or 0) if details else 0
         return self.usage.prompt_tokens - cached + self.usage.completion_tokens - 1
-
-
-class ServerAwayError(EngineError):
-    """A server that cannot be reached, answers with server errors, or not in time."""
 
 
 class VllmClient:

@@ -24,13 +24,12 @@ from urllib.parse import urlsplit
 
 from espalier.completions import routing
 from espalier.config import VllmConfig
-from espalier.records import EngineError, HungError, PolicyError
+from espalier.records import EngineError, HungError, PolicyError, ServerAwayError
 from espalier.rollout.engines.shared_weights import share
 from espalier.rollout.engines.vllm_client import (
     READY_POLL_S,
     Answer,
     OpenRequests,
-    ServerAwayError,
     VllmClient,
 )
 from espalier.rollout.engines.vllm_weights import (
