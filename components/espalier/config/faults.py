@@ -28,11 +28,19 @@ def explained(
     faults = fault_lines(error, model)
     lines = [f"{path}: {len(faults)} fault(s) in the profile"]
     for line in faults:
-        is_given = any(line.startswith((f"{key}:", f"{key}.")) for key in overridden)
+        # a key's section too: the fault of an unknown one, or of keys that do not go together
+        named = f"{_KEY.match(line).group()}."  # pyright: ignore[reportOptionalMemberAccess]
+        is_given = any(
+            f"{key}.".startswith(named) or named.startswith(f"{key}.") for key in overridden
+        )
         lines.append(f"--set {line}" if is_given else line)
     if all(line.startswith("--set ") for line in lines[1:]):
         lines[0] = f"{path} with --set: {len(faults)} fault(s)"
     return "\n  ".join(lines)
+
+
+_KEY = re.compile(r"[\w.]*")
+"""The key that a fault's line begins with."""
 
 
 def fault_lines(

@@ -100,6 +100,14 @@ def test_a_fault_says_whether_an_override_has_it(write):
         load_profile(sound, ["training.steps=-1"])
 
 
+@pytest.mark.parametrize(
+    "override", ["trainng.steps=3", "knowledge.path=docs", "environment.name=nope"]
+)
+def test_a_fault_of_a_section_is_the_overrides(write, override):
+    with pytest.raises(ProfileError, match=r"toml with --set: 1 fault\(s\)\n  --set "):
+        load_profile(write(""), [override])
+
+
 def test_an_override_keeps_its_neighbours_in_a_nested_table(write):
     path = write('[training.algorithm]\npreset = "gspo"\nloss.clip_high = 1e-3\n')
     algorithm = load_profile(
