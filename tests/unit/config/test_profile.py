@@ -101,7 +101,7 @@ def test_a_fault_says_whether_an_override_has_it(write):
 
 
 @pytest.mark.parametrize(
-    "override", ["trainng.steps=3", "knowledge.path=docs", "environment.name=nope"]
+    "override", ["nothing.steps=3", "knowledge.path=docs", "environment.name=nope"]
 )
 def test_a_fault_of_a_section_is_the_overrides(write, override):
     with pytest.raises(ProfileError, match=r"toml with --set: 1 fault\(s\)\n  --set "):
