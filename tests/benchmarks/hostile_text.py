@@ -138,7 +138,8 @@ READERS = (
     Reader("diff", lambda it: Worktree({"f": FILE}).apply(parsed_diff(it)),
            f"~|{HUNK}~|{HUNK}@@ -1,9000 +1,9000 @@\n~"),
     Reader("search and replace", lambda it: swe.changed_files(
-        {"a": FILE}, swe.search_replace_blocks(it, tags=False)), bound=200_000, own_bound=True),
+        {"a": FILE}, swe.search_replace_blocks(it, tags=False)),
+           "~|~\n### a\nb\n<<<<<<< SEARCH\n", bound=200_000, own_bound=True),
     Reader("calls", calls.said_calls, f"~|{CALL}|[~{CALL[1:]}"),
     Reader("turns of calls", conversed, f"~|[{CALL}]|[[~{CALL[1:]}]"),
     Reader("calculator", calculator.calculated, bound=400, own_bound=True),

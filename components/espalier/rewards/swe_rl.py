@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 BAD_FORMAT = -1.0
+_HEAD = "\n### "
 _SEARCH, _MIDDLE, _REPLACE = "\n<<<<<<< SEARCH\n", "\n=======\n", "\n>>>>>>> REPLACE\n```"
 _MAX_CHARACTERS = 200_000
 """Most characters of an answer; SequenceMatcher's time grows with the square of a diff's length."""
@@ -72,17 +73,22 @@ def _solution(answer: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[SearchReplace]:
-    """Yield the blocks between fences; a regular expression would take quadratic time."""
+    """Yield the blocks between fences; a regular expression would take quadratic time.
+
+    The line of a fence, the line of the path and the marker follow each other: where they do not,
+    no other fence in the same line begins a block, and the search goes on behind that line.
+    """
     at = 0
     while (begun := text.find("```", at)) >= 0:
-        head = text.find("\n### ", begun)
-        searched = text.find(_SEARCH, head)
-        if head < 0 or searched < 0:
+        head = text.find("\n", begun)
+        if head < 0:
             return
-        path = text[head + len("\n### ") : searched]
-        if "\n" in path or "\n" in text[begun + 3 : head]:
-            at = begun + 3
+        named = head + len(_HEAD)
+        searched = text.find("\n", named) if text.startswith(_HEAD, head) else -1
+        if searched < 0 or not text.startswith(_SEARCH, searched):
+            at = head
             continue
+        path = text[named:searched]
         start = searched + len(_SEARCH)
         # an empty search text: the two markers share one line end
         middle = text.find(_MIDDLE, start - 1)
@@ -94,15 +100,20 @@ def _blocks(text: str) -> Iterator[SearchReplace]:
         at = ended + len(_REPLACE)
 
 
-def changed_files(before: Mapping[str, str], blocks: list[SearchReplace]) -> dict[str, str]:
+def changed_files(
+    before: Mapping[str, str], blocks: list[SearchReplace], *, prefixes_lines: bool = True
+) -> dict[str, str]:
     """Return the new content, by path, of the files that blocks change.
 
     Args:
         before: content by path; a missing file is empty.
         blocks: applied in order.
+        prefixes_lines: whether an empty search text puts its replacement before every line of a
+            file, as upstream does; otherwise it only fills an empty or missing file.
 
     Raises:
-        BlockError: a search text equals its replacement, or does not occur.
+        BlockError: a search text equals its replacement, does not occur, or is empty and may not
+            be.
     """
     after: dict[str, str] = {}
     work = 0
@@ -113,6 +124,8 @@ def changed_files(before: Mapping[str, str], blocks: list[SearchReplace]) -> dic
         work += len(content)
         if work > _MAX_WORK:
             raise BlockError("too many blocks for files of that size")
+        if not (search or prefixes_lines or content == "\n"):
+            raise BlockError(f"Search block for {path} is empty, and the file is not")
         if "\n" + search not in content:
             raise BlockError(f"Search block not found in the code: \n{search}")
         after[path] = content.replace("\n" + search, "\n" + replace)

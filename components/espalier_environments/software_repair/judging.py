@@ -114,7 +114,10 @@ def gold_changes(task: Task, snapshot: Mapping[str, str]) -> Changes:
 def answered_changes(
     settings: SoftwareRepairConfig, snapshot: Mapping[str, str], tree: Worktree, answer: str
 ) -> Changes | None:
-    """Return the changes in the tree or in the answer; None if the answer is malformed."""
+    """Return the changes in the tree or in the answer; None if the answer is malformed.
+
+    An empty search text fills a new file; upstream's rule alone puts it before every line of one.
+    """
     try:
         if settings.answer == "diff":
             tree = Worktree(snapshot)
@@ -122,7 +125,9 @@ def answered_changes(
         elif settings.answer == "search_replace":
             tree = Worktree(snapshot)
             blocks = search_replace_blocks(answer, tags=False)
-            for path, content in changed_files(snapshot, blocks).items():
+            as_upstream = settings.outcome == "swe_rl"
+            changes = changed_files(snapshot, blocks, prefixes_lines=as_upstream)
+            for path, content in changes.items():
                 tree.write(path, content)
     except (DiffError, BlockError):
         return None

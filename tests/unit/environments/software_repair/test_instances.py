@@ -12,7 +12,9 @@ from espalier.environments import family_of
 from espalier.records import DataError
 from espalier_environments.software_repair.diffs import diff_of
 from espalier_environments.software_repair.instances import load_snapshot
+from espalier_environments.software_repair.judging import answered_changes
 from espalier_environments.software_repair.protected import is_protected
+from espalier_environments.software_repair.worktree import Worktree
 
 PUBLIC = Path(__file__).resolve().parents[5] / "shared" / "data" / "swe_bench" / "instances.json"
 WRONG = {"pkg/__init__.py": "", "pkg/area.py": "def area(r):\n    return 3 * r\n"}
@@ -118,3 +120,19 @@ def test_a_test_that_no_file_has_refuses_its_instance(tmp_path):
 def test_what_could_change_how_tests_run_does_not_count(path):
     assert is_protected(path, WRONG)
     assert not any(is_protected(one, WRONG) for one in ("pkg/area.py", "pkg/json.py", "new.py"))
+
+
+def changes(path, search, **settings):
+    own = family(answer="search_replace", **settings)
+    block = f"```\n### {path}\n<<<<<<< SEARCH\n{search}=======\nx\n>>>>>>> REPLACE\n```"
+    return answered_changes(own.settings, WRONG, Worktree(WRONG), block)
+
+
+@pytest.mark.parametrize("search", ["", "\n"])
+def test_an_empty_search_changes_no_file_with_text(search):
+    assert changes("pkg/area.py", search) is None
+    assert changes("pkg/new.py", search) == {"pkg/new.py": "x"}
+    assert changes("pkg/__init__.py", search) == {"pkg/__init__.py": "x"}
+    assert changes("pkg/area.py", "    return 3 * r\n") == {"pkg/area.py": "def area(r):\nx\n"}
+    upstream = changes("pkg/area.py", search, outcome="swe_rl")
+    assert upstream == {"pkg/area.py": "xdef area(r):\nx    return 3 * r\nx"}
