@@ -10,12 +10,13 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from typing import Literal
 
 from espalier.algorithms.shaping import Span
 from espalier.config import EnvironmentConfig, Profile, require_composition
@@ -44,9 +45,19 @@ INSTRUCTIONS = (
     "nothing else; it may stand in a block of ```python. Functions have the names that the task "
     "gives them. Hidden tests judge the program.\n"
 )
-_BLOCK = re.compile(r"```([\w+#.-]*+)[^\n`]*+\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(
+    r"((?:[^`~]|`{1,2}+(?!`)|~{1,2}+(?!~))*+)(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)([^`]*+)"
+)
+"""A line with one fence: the text before it, its characters, the language, and what follows."""
+_CODE_INDENT = 4
+"""Columns; a line indented so much more than its block stands in a docstring."""
+_LIST_MARKS = " -*+0123456789.)"
 _LANGUAGES = frozenset({"", "py", "py3", "python", "python3"})
-_DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:(?:async +)?def|class) +(\w+)", re.MULTILINE)
+_ASSIGNED = re.compile(r"^(\w+) *+(?::[^=\n]*+)?=(?!=)", re.MULTILINE)
+_IMPORTS = re.compile(r"^(?:from +[\w.]++ +)?import +(\([^()]*+\)|[^\n]++)", re.MULTILINE)
+_BOUND = re.compile(r"\b(\w++)[ \t\r]*+(?:[,;#)\n]|\Z)")
+"""The name that a part of an import binds: the last word of the part."""
 _MOST_JUDGEMENTS = 4096
 
 
@@ -294,22 +305,79 @@ class ProgramJudge:
 def program_in(text: str, wanted: str) -> str:
     """Return the program in a message.
 
-    It is the last block of Python that defines `wanted`; else the last that defines anything, the
-    last of all, or the whole message. A program is often followed by its tests, by an example of
-    its use, or by the same in another language. The last block may be unterminated.
+    It is the last block of Python that defines `wanted`, or assigns it; else the last that imports
+    it, the whole message if that defines it outside of blocks, the last block that defines
+    anything, the last of all, or the whole message. A program is often followed by its tests, which
+    may import it, by an example of its use, or by the same in another language.
 
     Args:
         text: the message.
         wanted: name of the function that the task asks for.
     """
-    blocks: list[str] = [
-        dedent(block)
-        for language, block in _BLOCK.findall(text)
-        if language.lower() in _LANGUAGES and block.strip()
-    ]
-    defined = [(block, set(_DEFINED.findall(block))) for block in blocks]
-    defining = [block for block, names in defined if wanted in names]
-    return (defining or [block for block, names in defined if names] or blocks or [text])[-1]
+    blocks = [dedent(block) for block in _python_blocks(text) if block.strip()]
+    choices = (
+        [one for one in blocks if wanted in _DEFINED.findall(one) + _ASSIGNED.findall(one)],
+        [one for one in blocks if wanted in _imported_in(one)],
+        [text] if wanted in _DEFINED.findall(text) else [],
+        [one for one in blocks if _DEFINED.search(one)],
+        blocks,
+    )
+    return next((chosen[-1] for chosen in choices if chosen), text)
+
+
+def _imported_in(source: str) -> set[str]:
+    return {name for names in _IMPORTS.findall(source) for name in _BOUND.findall(names)}
+
+
+def _python_blocks(text: str) -> Iterator[str]:
+    """Yield the blocks of Python between fences; the last one may be unterminated.
+
+    A fence has three or more backticks or tildes, and may follow other text. Its block ends at a
+    line that has only such a fence, unless it is indented as code is. Outside of strings between
+    triple quotes it also ends with a line of code that ends with the fence, and where another block
+    with a language begins.
+    """
+    opening: re.Match[str] | None = None
+    body: list[str] = []
+    is_in_string = False
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        role = _role(fence, opening) if fence else "code"
+        if is_in_string and role in ("last", "next"):
+            role = "code"
+        if opening and role == "code":
+            body.append(line)
+            is_in_string ^= (line.count('"""') + line.count("'''")) % 2 == 1
+            continue
+        if opening and opening[3].lower() in _LANGUAGES:
+            yield "\n".join([*body, fence[1] if fence and role == "last" else ""])
+        opening = fence if role in ("first", "next") else None
+        body, is_in_string = [], False
+    if opening and opening[3].lower() in _LANGUAGES:
+        yield "\n".join(body)
+
+
+def _role(
+    fence: re.Match[str], opening: re.Match[str] | None
+) -> Literal["first", "code", "end", "last", "next"]:
+    """Return what a line with a fence is to the block that `opening` began, if there is one."""
+    if opening is None:
+        return "first"
+    is_bare = not (fence[3] or fence[4].strip())
+    if not fence[2].startswith(opening[2]):
+        return "code"
+    if fence[1].strip():
+        return "last" if is_bare else "code"
+    if _indentation(fence) >= _indentation(opening) + _CODE_INDENT:
+        return "code"
+    if is_bare:
+        return "end"
+    return "next" if fence[3] else "code"
+
+
+def _indentation(fence: re.Match[str]) -> int:
+    before = fence[1].expandtabs(_CODE_INDENT)
+    return len(before) - len(before.lstrip(_LIST_MARKS))
 
 
 def _all_pass(number: int) -> str:

@@ -88,6 +88,8 @@ def test_what_is_no_program_does_not_compile(answer):
 def test_the_last_block_of_a_message_is_the_program():
     assert program_in("So:\n```python\nx = 1\n```\nor\n```\nx = 2\n```", "f") == "x = 2\n"
     assert program_in("x = 3", "f") == "x = 3"
+    other = "def g(x):\n    return x\n"  # under another name
+    assert program_in(f"```python\n{other}```\nSo:\n```\ny = g(1)\n```", "f") == other
     program = "def f(x):\n    return x\n"  # an example of its use is not the program
     assert program_in(f"```python\n{program}```\nSo:\n```\nprint(f(1))\n```", "f") == program
     assert program_in(f"```python\n{program}", "f") == program
@@ -127,7 +129,77 @@ def test_a_later_definition_replaces_an_earlier_one():
     assert program_in(f"```\n{first}```\nBetter:\n```\n{PROGRAM}```", "f") == PROGRAM
 
 
-@pytest.mark.parametrize("piece", ["`", "```", "``` ", "```a", "```\n", "``` \n ", "a", "\n", " "])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "async def f(x):\n    return x\n",
+        "f = lambda x: x\n",
+        "f: object = lambda x: x\n",
+        "from math import sqrt as f\n",
+        "from math import (\n    sin,  # unused\n    f,\n)\n",
+        "import functools, f\n",
+    ],
+)
+@pytest.mark.parametrize("behind", [*BEHIND, "```\nassert f(1) == 1\nok = f == f\n```"])
+def test_a_function_may_be_assigned_or_imported(program, behind):
+    assert program_in(f"```python\n{program}```\nThen:\n{behind}", "f") == program
+
+
+@pytest.mark.parametrize("behind", ["from solution import f\n", "from math import f as g\n"])
+def test_tests_that_import_the_function_are_no_program(behind):
+    for program in (PROGRAM, "f = lambda x: x\n"):
+        text = f"```python\n{program}```\n```python\n{behind}def test_f():\n    f(1)\n```"
+        assert program_in(text, "f") == program
+
+
+@pytest.mark.parametrize("mark", ["```", "~~~", "````"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Like ``` in text.",
+        "See:\n    ```\n    f(1)\n    ```\n    .",
+        "```python\n    f(1)\n    ```",
+    ],
+)
+def test_a_mark_in_a_docstring_does_not_end_the_block(mark, words):
+    program = f'def f(x):\n    """{words}"""\n    return x\n'
+    assert program_in(f"{mark}python\n{program}{mark}\nSo.", "f") == program
+    assert program_in(f"{mark}python\n{program}", "f") == program
+    assert program_in(program, "f") == program
+
+
+@pytest.mark.parametrize("start", ["", "- ", "1.  "])
+def test_a_block_ends_with_its_own_mark(start):
+    for mark in ("```", "~~~"):
+        indent = " " * len(start)
+        text = f"{start}{mark}python\n{indent}def f(x): return x\n{indent}{mark}\nSo it is.\n"
+        assert program_in(text, "f").strip() == "def f(x): return x"
+    for between in ("```\nTests:\n", "\n"):
+        text = f"```python\ndef f(x): return x{between}```python\nassert f(1) == 1\n```"
+        assert program_in(text, "f").strip() == "def f(x): return x"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a```\n",
+        "~~~",
+        "import (",
+        "import (\n",
+        "f = ",
+        "f =\n",
+        "\n f",
+        "`",
+        "```",
+        "``` ",
+        "```a",
+        "```\n",
+        "``` \n ",
+        "a",
+        "\n",
+        " ",
+    ],
+)
 def test_a_long_message_is_read_in_time_in_proportion(piece):
     started = time.perf_counter()
     program_in("```" + piece * 100_000, "f")
