@@ -12,7 +12,7 @@ lyon country
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from pydantic import JsonValue
@@ -31,14 +31,19 @@ from espalier.records.message import ToolSpec
 
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"([^>\s]+)>\n?(.*?)\n?", re.DOTALL)
-
+_TAG = re.compile(r"<parameter=([^<>\s]++)>")
 
 _OPENING = "<parameter="
 _CLOSING = ("</parameter>", "</function>")
 
 
 class Qwen3Coder(TaggedCalls):
-    """The dialect of Qwen3-Coder, without escapes: no argument can contain the tags of another."""
+    """The dialect of Qwen3-Coder, without escapes: no argument can contain the tags of another.
+
+    A parameter that is not closed ends where a line begins with the tag of another, and within a
+    line at the tag of a parameter that the tool has and the call gives nowhere else. Any other tag
+    within a line is text. A value that quotes the tag of a parameter that was left out is cut.
+    """
 
     name = "qwen3_coder"
     stray_tags = ("<function=",)
@@ -80,11 +85,24 @@ def _function_call(name: str, body: str, tools: Sequence[ToolSpec]) -> ToolCall 
     if outside.strip():
         return Malformed(f"text of {name} outside of its parameters")
     tool = named_tool(name, tools)
+    parts = [part for block in blocks for part in block.split(f"\n{_OPENING}")]
+    given = {part.partition(">")[0] for part in parts}
+    left_out = set(argument_names([tool] if tool else [])) - given
     arguments: JsonObject = {}
-    # a parameter that is not closed ends where the line of the next one begins
-    for parameter in [part for block in blocks for part in block.split(f"\n{_OPENING}")]:
+    for parameter in [one for part in parts for one in _cut_at_tags(part, left_out)]:
         named = _PARAMETER.fullmatch(parameter)
         if named is None:
             return Malformed(f"a parameter of {name} without a name")
         arguments[named[1]] = cast("JsonValue", typed_argument(named[2], named[1], tool))
     return ToolCall(name=name, arguments=arguments)
+
+
+def _cut_at_tags(text: str, names: set[str]) -> Iterator[str]:
+    """Cut a text at the first tag of each of these parameters, and remove them from the names."""
+    begun = 0
+    for tag in _TAG.finditer(text):
+        if tag[1] in names:
+            names.remove(tag[1])
+            yield text[begun : tag.start()]
+            begun = tag.start() + len(_OPENING)
+    yield text[begun:]

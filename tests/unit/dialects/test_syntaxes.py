@@ -232,6 +232,39 @@ def test_a_schema_is_followed_so_deep_and_no_deeper(references, value):
     assert typed_argument("12", "loop", tool) == 12
 
 
+POINTED = {
+    "properties": {
+        "size": {"$ref": "#/definitions/Size"},
+        "again": {"$ref": "#/properties/size"},
+        "odd": {"$ref": "#/definitions/a~1b%20c"},
+        "either": {"anyOf": [{"type": "integer"}, {"$ref": "#/definitions/Size/anyOf/0"}]},
+        "number": {"$ref": "#/definitions/Number"},
+        "lost": {"$ref": "#/definitions/Lost"},
+        "remote": {"$ref": "https://example.org/Size"},
+        "tree": {"anyOf": [{"$ref": "#/definitions/Tree"}] * 9},
+        "all": {"$ref": "#"},
+    },
+    "definitions": {
+        "Size": {"anyOf": [{"type": "string"}]},
+        "a/b c": {"type": "string"},
+        "Number": {"type": "integer"},
+        "Tree": {"anyOf": [*[{"$ref": "#/definitions/Tree"}] * 9, {"type": "string"}]},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("size", "5"), ("again", "5"), ("odd", "5"), ("either", "5"), ("number", 5)),
+        *(("lost", 5), ("remote", 5), ("tree", "5"), ("all", 5)),
+    ],
+)
+def test_a_reference_is_followed_to_wherever_it_points(name, value):
+    tool = ToolSpec(name="book", description="", parameters=POINTED)
+    assert typed_argument("5", name, tool) == value
+
+
 def test_arguments_between_tags_keep_blanks_and_angle_brackets():
     tags, action = SYNTAXES["tags"], note("a  <b> </note>\n")
     written = tags.write(action, (NOTE,))
@@ -460,6 +493,31 @@ def _parameters(*lines):
 def test_the_next_parameter_ends_one_that_is_not_closed(lines, arguments):
     (call,) = SYNTAXES["qwen3_coder"].parse(_parameters(*lines), BOTH).calls
     assert call.arguments == arguments
+
+
+def _coder_arguments(body):
+    call = f"<tool_call><function=note>{body}</function></tool_call>"
+    (found,) = SYNTAXES["qwen3_coder"].parse(call, BOTH).calls
+    return found.arguments
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("<parameter=text>x<parameter=data>1</parameter>", {"text": "x", "data": 1}),
+        ("<parameter=data>1<parameter=text>x</parameter>", {"text": "x", "data": 1}),
+        ("<parameter=text>x <parameter=data>\n1\n</parameter>", {"text": "x ", "data": 1}),
+        ("<parameter=text><parameter=data>1</parameter>", {"text": "", "data": 1}),
+        (
+            "<parameter=text>a <parameter=data> c</parameter><parameter=data>1</parameter>",
+            {"text": "a <parameter=data> c", "data": 1},
+        ),
+        ("<parameter=text>a<parameter=text>b</parameter>", {"text": "a<parameter=text>b"}),
+        ("<parameter=text>a<parameter=other>b</parameter>", {"text": "a<parameter=other>b"}),
+    ],
+)
+def test_a_tag_in_a_line_begins_a_left_out_parameter(body, arguments):
+    assert _coder_arguments(body) == arguments
 
 
 def test_a_last_parameter_that_is_not_closed_is_malformed():
