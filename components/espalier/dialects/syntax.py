@@ -14,6 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from urllib.parse import unquote
 
 from espalier.records import Action, FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
@@ -413,7 +414,7 @@ def typed_argument(text: str, name: str, tool: ToolSpec | None) -> object:
     """
     properties: object = tool.parameters.get("properties") if tool else None
     schema: object = properties.get(name) if isinstance(properties, dict) else None
-    kinds = _kinds(schema, tool.parameters.get("$defs") if tool else None)
+    kinds = _kinds(schema, tool.parameters if tool else {}, set())
     if "string" in kinds:
         return None if text == "null" and "null" in kinds else text
     if "boolean" in kinds and text.strip() in _BOOLEANS:
@@ -442,8 +443,15 @@ def literal_as_json(literal: str | ast.expr) -> object:
     return parsed_json(compact_json(ast.literal_eval(literal)))
 
 
-def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
-    """Return the JSON types that a schema allows, including its alternatives and references."""
+def _kinds(schema: object, root: object, followed: set[str], depth: int = 0) -> set[str]:
+    """Return the JSON types that a schema allows, including its alternatives and references.
+
+    Args:
+        schema: the schema of an argument, or a part of it.
+        root: the whole schema, in which references are looked up.
+        followed: references that were followed already; each is followed once.
+        depth: nesting of `schema`.
+    """
     if not isinstance(schema, dict) or depth > _MAX_SCHEMA_DEPTH:
         return set()
     described = cast("dict[str, object]", schema)
@@ -456,11 +464,28 @@ def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
         kinds |= {_JSON_TYPES[type(value)] for value in values if type(value) in _JSON_TYPES}
     branches = [described.get(key) for key in ("anyOf", "oneOf", "allOf")]
     for branch in [one for found in branches if isinstance(found, list) for one in found]:
-        kinds |= _kinds(branch, definitions, depth + 1)
+        kinds |= _kinds(branch, root, followed, depth + 1)
     reference = described.get("$ref")
-    if isinstance(reference, str) and isinstance(definitions, dict):
-        kinds |= _kinds(definitions.get(reference.rpartition("/")[2]), definitions, depth + 1)
+    if isinstance(reference, str) and reference not in followed:
+        followed.add(reference)
+        kinds |= _kinds(_referenced(reference, root), root, followed, depth + 1)
     return kinds
+
+
+def _referenced(reference: str, root: object) -> object:
+    """Return the part of a schema at a pointer such as "#/$defs/Size"; None if there is none."""
+    if not reference.startswith("#/"):
+        return root if reference == "#" else None
+    found = root
+    for key in unquote(reference.removeprefix("#/")).split("/"):
+        key = key.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = cast("dict[str, object]", found).get(key)
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = cast("list[object]", found)[int(key)]
+        else:
+            return None
+    return found
 
 
 _MAX_SCHEMA_DEPTH = 8

@@ -53,7 +53,7 @@ def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         "type": "object",
         "properties": dict(properties) if isinstance(properties, dict) else {},  # pyright: ignore[reportUnknownArgumentType]
     }
-    for key in ("required", "$defs"):
+    for key in ("required", "$defs", "definitions"):
         if schema.get(key):
             kept[key] = schema[key]
     return kept
