@@ -34,18 +34,19 @@ SYNTAXES: dict[DialectName, Syntax] = {
     "pythonic": Pythonic(),
 }
 
-_SIGNS: tuple[tuple[str, DialectName], ...] = (
+_CALL_TAG = "<tool_call>"
+_SIGNS: tuple[tuple[tuple[str, ...], DialectName], ...] = (
     # policies trained from scratch here name their dialect
-    *((f"{{#- dialect: {name} -#}}", name) for name in SYNTAXES),
-    ("[TOOL_CALLS]", "mistral"),
-    ("<function=", "qwen3_coder"),
-    ("<tool_call>", "hermes"),
-    ('"parameters":', "llama3"),
-    ("<|python_tag|>", "llama3"),
-    ("[func_name1(", "pythonic"),
-    ("<|python_start|>", "pythonic"),
+    *(((f"{{#- dialect: {name} -#}}",), name) for name in SYNTAXES),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<function=", _CALL_TAG), "qwen3_coder"),  # Seed has other tags around the function
+    ((_CALL_TAG,), "hermes"),
+    (('"parameters":',), "llama3"),
+    (("<|python_tag|>",), "llama3"),
+    (("[func_name1(",), "pythonic"),
+    (("<|python_start|>",), "pythonic"),
 )
-"""Texts in the chat templates of each dialect; the first match decides."""
+"""Texts that the chat templates of each dialect have together; the first match decides."""
 
 
 _FOREIGN_SIGNS: tuple[tuple[str, str], ...] = (
@@ -65,10 +66,17 @@ _FOREIGN_SIGNS: tuple[tuple[str, str], ...] = (
     ("<|start_of_role|>", "Granite"),
     ("<|tool|>", "Phi"),
     ("<TOOLCALL>", "Nemotron"),
+    ("<|action_start|>", "InternLM"),
+    ("<|tools_prefix|>", "Apertus"),
 )
 """Texts in the chat templates of families without a dialect here; the first match decides. Some of
 GLM have the tags of hermes, but no JSON between them."""
 
+
+_OTHER_CALL_TAG = re.compile(r"<(?!tool_call>)\|?[\w:]*(?:tool|function)_?calls?\w*\|?>", re.I)
+"""A tag of calls that no dialect here has, such as <|tool_call_start|>, <tool_calls> or
+<seed:tool_call>."""
+_MENTIONS_TOOLS = re.compile(r"\btool(?:s|_calls)\b")
 
 _SAYS_OWN = re.compile(r"\{#- dialect: (\S+:\S+) -#\}")
 """In the template of a tiny policy whose dialect is of another package."""
@@ -107,17 +115,31 @@ def detected_dialect(chat_template: str) -> DialectName:
             f"the policy writes the dialect {own[1]}, which is not one of espalier: set "
             f'policy.dialect = "{own[1]}", if you trust that module'
         )
-    for sign, name in _SIGNS:
-        if sign in chat_template:
-            return name
-    return "tags"
+    return _shown_dialect(chat_template) or "tags"
+
+
+def _shown_dialect(chat_template: str) -> DialectName | None:
+    """Return the dialect whose signs a chat template has; None if it has no dialect's."""
+    found = (name for signs, name in _SIGNS if all(sign in chat_template for sign in signs))
+    return next(found, None)
 
 
 def foreign_format(chat_template: str) -> str | None:
-    """Return the family whose call format a chat template has, if no dialect here writes it."""
-    is_own = "{#- dialect:" in chat_template
-    signs = () if is_own else _FOREIGN_SIGNS
-    return next((family for sign, family in signs if sign in chat_template), None)
+    """Return the family whose call format a chat template has, if no dialect here writes it.
+
+    "" stands for a family that is not known here: the template has a tag of calls that no dialect
+    has, or it mentions tools and has the signs of no dialect.
+    """
+    if "{#- dialect:" in chat_template:
+        return None
+    for sign, family in _FOREIGN_SIGNS:
+        if sign in chat_template:
+            return family
+    has_other_tag = _CALL_TAG not in chat_template and _OTHER_CALL_TAG.search(chat_template)
+    mentions_tools = _MENTIONS_TOOLS.search(chat_template)
+    if has_other_tag or (mentions_tools and _shown_dialect(chat_template) is None):
+        return ""
+    return None
 
 
 def dialect_source(setting: str, chat_template: str) -> str:
@@ -129,7 +151,7 @@ def dialect_source(setting: str, chat_template: str) -> str:
     """
     if setting != "auto":
         return "policy.dialect"
-    if any(sign in chat_template for sign, _ in _SIGNS):
+    if _shown_dialect(chat_template) is not None:
         return "its chat template"
     return "the fallback: its chat template has no known call format"
 

@@ -79,8 +79,13 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
     _require_causal_lm(model)
     family = foreign_format(str(template))
     if family is not None and profile.policy.dialect == "auto":
+        fault = (
+            f"the call format of {family} is not supported"
+            if family
+            else "its chat template writes calls in a form that is not read here"
+        )
         say(
-            f"warning: policy.model = {model}: the call format of {family} is not supported; "
+            f"warning: policy.model = {model}: {fault}; "
             f'"{profile.policy.model_dialect}" is taught instead, which the model has not seen. '
             "Give it more demonstrations and warm-start steps, or name a dialect of your own as "
             "policy.dialect = module:Class"

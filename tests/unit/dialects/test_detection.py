@@ -97,6 +97,16 @@ FOREIGN = {
     "Phi": ["<|tool|>[]<|/tool|><|assistant|>{{ m }}<|end|>"],
     "Granite": ["<|start_of_role|>assistant<|end_of_role|><|tool_call|>[]"],
     "Nemotron": ["<TOOLCALL>[]</TOOLCALL>"],
+    "InternLM": ["<|action_start|><|plugin|>{}<|action_end|>"],
+    "Apertus": ['<|tools_prefix|>[{"f": {}}]<|tools_suffix|>'],
+    "": [
+        "<|tool_call_start|>[f(a=1)]<|tool_call_end|>",
+        "<function_calls>f(a=1)</function_calls>",
+        '<tool_calls>[{"name": "f"}]</tool_calls>',
+        "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
+        "{% for tool in tools %}{{ tool|tojson }}{% endfor %}CALL f",
+        "{% for call in m.tool_calls %}CALL {{ call.function.name }}{% endfor %}",
+    ],
 }
 """Family -> what the published templates of its releases write, without their words."""
 
@@ -108,7 +118,23 @@ def test_a_call_format_without_a_dialect_is_named(family, template):
     assert foreign_format(template + MESSAGES) == family
 
 
-@pytest.mark.parametrize("template", FAMILIES.values())
+@pytest.mark.parametrize("template", FOREIGN[""])
+def test_a_format_of_no_dialect_is_taken_for_none(template):
+    assert detected_dialect(template + MESSAGES) == "tags"
+
+
+OWN_TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}{% if m.tool_calls %}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *FAMILIES.values(),
+        *(OWN_TOOLS + FAMILIES[name] for name in FAMILIES if name != "tags"),
+        "{% if m.role == 'tool' %}RESULT{% endif %}" + MESSAGES,
+        "<tool_call></tool_call><tool_calls>" + MESSAGES,
+    ],
+)
 def test_a_template_that_a_dialect_fits_is_not_foreign(template):
     assert foreign_format(template) is None
 

@@ -88,6 +88,13 @@ def test_a_foreign_call_format_is_warned_of(model, sign, family, taught):
     assert said == [], "the user has chosen"
 
 
+def test_an_unknown_call_format_is_warned_of(model):
+    with_template(model, "<|tool_call_start|>[f()]<|tool_call_end|>")
+    (line,) = check(model)
+    assert "its chat template writes calls in a form that is not read here" in line
+    assert '"tags" is taught instead' in line
+
+
 def without_chat_template(model):
     (model / "chat_template.jinja").unlink()
 
