@@ -24,7 +24,8 @@ from espalier.config import (
 )
 from espalier.dialects import foreign_format
 from espalier.policy.reading import weight_files
-from espalier.records import PolicyError, RegistryError
+from espalier.records import Message, PolicyError, RegistryError
+from espalier.records.message import ToolSpec
 from espalier.steps.kept import ARTIFACTS_VARIABLE
 from espalier.storage import joined, open_location
 
@@ -34,6 +35,12 @@ Activations, the kept best weights and the frozen model of a KL term are not inc
 _GIB = 2**30
 MODELS = "models"
 """Folder of named models below the address of artifacts."""
+_PROBED_TOOL = ToolSpec(
+    name="search",
+    description="Search for a text.",
+    parameters={"type": "object", "properties": {"query": {"type": "string"}}},
+)
+"""Shown to a chat template to see whether it renders tools."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -48,8 +55,8 @@ class MemoryBudget(NamedTuple):
 def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
     """Check the model of `policy.model`, if it is set, before any stage runs.
 
-    Reads config, tokenizer and headers of the weights, in about a second. Whether every tensor fits
-    the config is only checked when the weights are loaded.
+    Reads config, tokenizer and headers of the weights, and renders a prompt with a tool, in about a
+    second. Whether every tensor fits the config is only checked when the weights are loaded.
 
     Args:
         profile: profile of a run on this machine; that of a submitted run has a path in the image.
@@ -70,7 +77,8 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
         raise PolicyError(missing_model(model))
     from espalier.policy.loading import load_tokenizer  # it imports torch
 
-    template = load_tokenizer(model).chat_template
+    tokenizer = load_tokenizer(model)
+    template = tokenizer.chat_template
     if template is None:
         raise PolicyError(
             f"policy.model = {model}: its tokenizer has no chat template. Set one in "
@@ -90,6 +98,10 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
             "Give it more demonstrations and warm-start steps, or name a dialect of your own as "
             "policy.dialect = module:Class"
         )
+    from espalier.dialects.dialect import Dialect  # it imports transformers
+
+    dialect = Dialect(tokenizer, (_PROBED_TOOL,), name=profile.policy.dialect)
+    dialect.prompt_ids((Message(role="user", content="?"),))
     parameters, memory = stored_parameters(model), _training_memory(profile)
     if memory:
         processes = profile.training.processes if profile.training.sharded else 1

@@ -5,6 +5,7 @@ import pytest
 
 from espalier.chain import STAGES
 from espalier.config import NAMED_MODELS, PolicyConfig, Profile, open_named_model
+from espalier.dialects import rendering
 from espalier.orchestration.pipelines import form_defaults
 from espalier.policy.loading import load_policy, save_policy
 from espalier.records import PolicyError, ProfileError, read_manifest
@@ -63,7 +64,9 @@ def test_a_model_that_is_not_there_has_its_remedy(tmp_path, monkeypatch, model, 
 
 def with_template(model, sign):
     path = model / "chat_template.jinja"
-    path.write_text("{# " + sign + " #}{% for m in messages %}{{ m.content }}{% endfor %}")
+    path.write_text(
+        "{# " + sign + " #}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,27 @@ def test_an_unknown_call_format_is_warned_of(model):
     (line,) = check(model)
     assert "its chat template writes calls in a form that is not read here" in line
     assert '"tags" is taught instead' in line
+
+
+LOOP = "{% for _ in range(99999) %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (LOOP * 4 + "{% endfor %}" * 4, "does not end within 0.3 s"),
+        ("{% if tools %}" + LOOP * 4 + "{% endfor %}" * 4 + "{% endif %}", "does not end within"),
+        ("{% include 'other.jinja' %}", "stands alone"),
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_is_refused(model, monkeypatch, template, said):
+    monkeypatch.setattr(rendering, "WITHIN_S", 0.3)
+    with_template(model, "<tool_call>")
+    path = model / "chat_template.jinja"
+    path.write_text(path.read_text() + template)
+    with pytest.raises(PolicyError, match=said):
+        check(model)
 
 
 def without_chat_template(model):
