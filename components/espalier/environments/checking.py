@@ -84,7 +84,7 @@ def check_family(
                 "answer is written otherwise, override `Family.gold_script`"
             )
         if golds.untried == len(tasks):
-            faults.append(_untried(tasks))
+            faults.append(_untried(family, tasks))
         faults += [f"{task.task_id}: its episode differs the second time" for task in unlike]
         faults += _asked_twice(questions)
         demonstrated = 0
@@ -105,14 +105,21 @@ def check_family(
     )
 
 
-def _untried(tasks: Sequence[Task]) -> str:
+def _untried(family: Family[Any], tasks: Sequence[Task]) -> str:
     golds = {task.verifier.gold for task in tasks}
     alike = f"have the gold answer {tasks[0].verifier.gold[0][:80]!r}"
     what = alike if len(golds) == 1 else "have one answer by `answer_key`"
+    advice = (
+        "Check tasks of which each names what solves it as `gold` of `make_task`, or override "
+        "`Family.answer_key`"
+    )
+    if type(family).answer_key is not Family[Any].answer_key:
+        advice = (
+            f"Check more than {len(tasks)}, with a larger --count, until one has another answer"
+        )
     return (
         f"no wrong answer was tried: all {len(tasks)} tasks {what}, so nothing shows that a wrong "
-        "one is refused. Check tasks of which each names what solves it as `gold` of `make_task`, "
-        "or override `Family.answer_key`"
+        f"one is refused. {advice}"
     )
 
 

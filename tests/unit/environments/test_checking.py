@@ -89,6 +89,16 @@ class Keyed(Alike):
         return task.question
 
 
+class InPairs(Echo):
+    """Two tasks after each other have one answer by what the family calls it."""
+
+    def answer_key(self, task):
+        return int(task.verifier.gold[0]) // 2
+
+    def verify(self, task, answer):
+        return float(answer is not None and int(answer) // 2 == self.answer_key(task))
+
+
 class TwoOfAKind(Echo):
     """One answer solves the first two tasks, and another the others."""
 
@@ -148,6 +158,18 @@ def test_a_flawed_family_fails_and_the_flaw_is_named(name, fault):
     done = checked(name)
     assert done.exit_code == 1
     assert fault in done.stderr
+
+
+def test_too_few_tasks_for_a_wrong_answer_ask_for_more():
+    done = checked("InPairs", "--count", "2")
+    assert done.exit_code == 1
+    assert "Check more than 2, with a larger --count" in done.stderr
+    assert "override" not in done.stderr
+
+
+def test_more_tasks_or_other_golds_are_advised_apart():
+    assert checked("InPairs").exit_code == 0
+    assert "or override `Family.answer_key`" in checked("Alike").stderr
 
 
 @pytest.mark.parametrize(
