@@ -120,8 +120,10 @@ def detected_dialect(chat_template: str) -> DialectName:
 
 def _shown_dialect(chat_template: str) -> DialectName | None:
     """Return the dialect whose signs a chat template has; None if it has no dialect's."""
-    found = (name for signs, name in _SIGNS if all(sign in chat_template for sign in signs))
-    return next(found, None)
+    for signs, name in _SIGNS:
+        if all(sign in chat_template for sign in signs):
+            return name
+    return None
 
 
 def foreign_format(chat_template: str) -> str | None:
