@@ -16,7 +16,9 @@ from functools import cache
 from espalier.rewards.comparing import Comparers
 from espalier.rewards.math_numbers import (
     UNKNOWN,
+    Number,
     bare_formula,
+    in_latex,
     read_number,
     unwrapped,
     with_letter_unit,
@@ -70,8 +72,9 @@ _BOUND = re.compile(
 as the number."""
 _WORD = re.compile(r"[^\W\d_]{2,40}")
 _LONGEST_PRODUCT = 3
-"""Letters that may be unknowns in any order; more are a product where they are in that of the
-alphabet, as in `abcd`."""
+"""Letters that may be unknowns in any order, of capitals one less: `XI` and `CAT` are words. More
+are a product where they are in the order of the alphabet, as in `abcd`."""
+_ROMAN = re.compile("[IVXLCDM]{2,}")
 _IS_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 
@@ -87,8 +90,8 @@ def math_equivalent(answer: str | None, gold: Iterable[str]) -> bool:
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
         return False
-    said = final_answer(answer)
-    return bool(said) and any(_same(said, final_answer(accepted)) for accepted in gold)
+    said = in_latex(final_answer(answer))
+    return bool(said) and any(_same(said, in_latex(final_answer(accepted))) for accepted in gold)
 
 
 def _same(answer: str, gold: str) -> bool:
@@ -96,11 +99,7 @@ def _same(answer: str, gold: str) -> bool:
         return True
     if (is_same := _compared_as_words(answer, gold)) is not None:
         return is_same
-    said, wanted = read_number(answer), read_number(gold)
-    if wanted is not None and wanted.unit and said is None:
-        said = read_number(with_letter_unit(answer))
-    elif said is not None and said.unit and wanted is None:
-        wanted = read_number(with_letter_unit(gold))
+    said, wanted = _numbers(answer, gold)
     if _names_another_unknown(answer, gold):
         said = wanted = None
     if wanted is not None and _BOUND.match(answer):
@@ -111,6 +110,21 @@ def _same(answer: str, gold: str) -> bool:
         if "%" not in {said.unit, wanted.unit}:  # 50% is 1/2 as well
             return False
     return bool(_comparers().compare(_as_latex(answer), _as_latex(gold)))
+
+
+def _numbers(answer: str, gold: str) -> tuple[Number | None, Number | None]:
+    """The numbers that an answer and its gold are, None for what is none.
+
+    The letters of `5 m` and `5km` are a unit where the other side has one too, else unknowns.
+    """
+    said, wanted = read_number(answer), read_number(gold)
+    in_units = [
+        number or read_number(with_letter_unit(text))
+        for number, text in ((said, answer), (wanted, gold))
+    ]
+    if all(number is not None and number.unit for number in in_units):
+        said, wanted = in_units
+    return said, wanted
 
 
 def _compared_as_words(answer: str, gold: str) -> bool | None:
@@ -124,6 +138,8 @@ def _compared_as_words(answer: str, gold: str) -> bool | None:
         return None
     if said.casefold() == wanted.casefold():
         return True if said == wanted or len(wanted) > _LONGEST_PRODUCT else None
+    if wanted.isupper() and (len(wanted) >= _LONGEST_PRODUCT or _ROMAN.fullmatch(wanted)):
+        return False
     is_short = len(wanted) <= _LONGEST_PRODUCT or list(wanted) == sorted(wanted)
     if not is_short or len(set(wanted)) < len(wanted):
         return False

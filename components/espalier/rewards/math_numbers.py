@@ -7,16 +7,27 @@ with Euler's number and `0.\overline{3}` as text. What is one number is therefor
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
 from typing import NamedTuple
 
 _DIGITS = r"[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40}"
 _FRAC = r"\\[dt]?frac\s*(?:\{(\d{1,40})\}\s*\{(\d{1,40})\}|(\d)\s*(\d))"
 _PLAIN = re.compile(rf"({_DIGITS})?(?:\.(\d{{1,40}}))?(?:[eE]([+-]?\d{{1,3}}))?")
-_REPEATING = re.compile(r"(\d{1,40})?\.(\d{0,40})\\overline\s*\{(\d{1,40})\}")
+_REPEATING = re.compile(
+    r"(\d{1,40})?\.(\d{0,40})"
+    r"(?:\\overline\s*\{(\d{1,40})\}|\\dot\s*\{?(\d)\}?(?:(\d{0,40})\\dot\s*\{?(\d)\}?)?)"
+)
 _RATIO = re.compile(r"(?:(\d{1,40})\s+)?(\d{1,40})\s*/\s*(\d{1,40})")
 _LATEX_RATIO = re.compile(rf"(\d{{1,40}})?\s*{_FRAC}")
-_IN_BASE = re.compile(r"([0-9a-zA-Z]{1,40})_\{?(\d{1,2})\}?")
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16,
+}  # fmt: skip
+_IN_BASE = re.compile(
+    r"([0-9a-zA-Z]{1,40})(?:\.([0-9a-zA-Z]{1,40}))?"
+    r"_[{(\s]{0,4}(?:\\(?:text|math)[a-z]{0,6}\s*\{)?[(\s]{0,4}(?:base[\s}]*)?(\d{1,3}|[a-z]{3,7})[\s)}]*"
+)
 _WRAPPED = re.compile(
     r"\*\*(.+)\*\*|\\(?:text(?:bf|it)?|math(?:bf|rm)|bm)\s*\{([^{}]*)\}|\(([\d.,]+)\)", re.DOTALL
 )
@@ -24,28 +35,66 @@ _FORMULA = re.compile(r"^\$|\$$")
 UNKNOWN = re.compile(r"([a-zA-Z])\s*=\s*")
 """Name of the unknown in front of an answer: `x = 5`."""
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,?\s*\\[!,]|[ \u00a0\u2009\u202f])\s*(?=\d{3}(?!\d))")
+_SIGNS = "\u20ac\u00a3\u00a5\u00a2"
+_LEAD = re.compile(
+    rf"(?:(\\?\$|[{_SIGNS}])\s*([-+\u2212]?)|([-+\u2212]?)\s*(\\?\$|[{_SIGNS}])?)\s*"
+)
+"""Money and sign in front of a number, in either order."""
+_DEGREE = (
+    r"(?:\^?\s*\\circ|\^\s*\{\s*\\circ\s*\}|\u00b0)"
+    r"(?:\s*(?:\\(?:text|mathrm|rm)\s*)?\{?\s*[CFK]\s*\}?)?"
+)
+_DEGREES = re.compile(r"(?:[\s^{]*\\circ\s*\}?|\u00b0)\W*(?:(?:text|mathrm|rm)\W+)?([cfk])?\W*")
 _NAMED_UNIT = r"((?:(?:square|sq\.?|cubic)\s+)?[^\W\d_]{2,40})"
 _UNIT = re.compile(
-    rf"\s*(?:\\(?:text|mathrm)\s*\{{\s*([^{{}}\d]{{1,40}}?(?:\^[23])?)\s*\}}|\\,?\s+{_NAMED_UNIT}"
-    rf"|\s{_NAMED_UNIT}|(\\?%|\^?\s*\\circ|\u00b0))(?:\$?\^\{{?([23])\}}?)?"
+    r"(?:\s|\\[,;! ])*(?:\\(?:text|mathrm)\s*\{\s*([^{}\d]{1,40}?(?:\^[23])?)\s*\}"
+    rf"|\\,?\s+{_NAMED_UNIT}"
+    rf"|\s{_NAMED_UNIT}|(\\?%|[{_SIGNS}]|{_DEGREE}))(?:\$?\^\{{?([23])\}}?)?"
 )
-_LETTER_UNIT = re.compile(r"(.*[\d}])\s+([dghlms])(?:\^\{?[23]\}?)?\s*", re.DOTALL)
-"""A number with a unit of one letter, which may be an unknown as well."""
+_SCALE = re.compile(
+    r"(?:\s|\\[,;! ]|~)*(?:\\(?:text|mathrm)\s*\{\s*)?"
+    r"(hundred|thousand|million|billion|trillion|dozen|half|halve|third|fifth|tenth|hundredth"
+    r"|thousandth)s?(?![^\W_])\s*(\}?)",
+    re.IGNORECASE,
+)
+"""A word behind a number that multiplies it; it begins the text in which the unit may follow."""
+_SCALES = {
+    "hundred": Fraction(100), "thousand": Fraction(1000), "million": Fraction(10**6),
+    "billion": Fraction(10**9), "trillion": Fraction(10**12), "dozen": Fraction(12),
+    "half": Fraction(1, 2), "halve": Fraction(1, 2), "third": Fraction(1, 3),
+    "fifth": Fraction(1, 5), "tenth": Fraction(1, 10), "hundredth": Fraction(1, 100),
+    "thousandth": Fraction(1, 1000),
+}  # fmt: skip
 _POWERS = {"square": "2", "sq": "2", "cubic": "3"}
 _RAISED = str.maketrans({"\u00b2": "^2", "\u00b3": "^3"})
-_NO_UNITS = frozenset({"and", "ln", "log", "mod", "or", "pi", "to"})
+_NO_UNITS = frozenset(
+    {
+        "and", "choose", "cubed", "factorial", "inverse", "ln", "log", "minus", "mod", "negative",
+        "or", "over", "pi", "plus", "prime", "root", "sqrt", "squared", "times", "to",
+    }
+)  # fmt: skip
 _ALIKE = {
     name: names[0]
     for names in (
         ("m", "meter", "metre"), ("km", "kilometer", "kilometre"), ("mi", "mile"), ("yd", "yard"),
         ("cm", "centimeter", "centimetre"), ("mm", "millimeter", "millimetre"), ("g", "gram"),
-        ("ft", "foot", "feet"), ("inch", "in", "inche"), ("kg", "kilogram"), ("lb", "pound"),
+        ("ft", "foot", "feet"), ("inch", "in", "inche"), ("kg", "kilogram"),
+        ("lb", "pound", "\u00a3"), ("mg", "milligram"), ("ml", "milliliter", "millilitre"),
         ("h", "hr", "hour"), ("min", "minute"), ("s", "sec", "second"), ("yr", "year"),
         ("day", "d"), ("l", "liter", "litre"), ("degree", "\\circ", "^\\circ", "\u00b0"),
-        ("%", "\\%", "percent"), ("dollar", "usd", "buck"),
+        ("%", "\\%", "percent"), ("dollar", "usd", "buck"), ("euro", "eur", "\u20ac"),
+        ("cent", "\u00a2"), ("yen", "\u00a5"), ("degree c", "degrees celsius", "celsius"),
+        ("degree f", "degrees fahrenheit", "fahrenheit"),
     )
     for name in names
 }  # fmt: skip
+_LETTER_UNIT = re.compile(
+    r"(.*[\d}])(?:\s+([dghlms])|\s*("
+    + "|".join(sorted((name for name in _ALIKE if name.isalpha()), key=len, reverse=True))
+    + r")s?)(?:\^\{?[23]\}?)?\s*",
+    re.DOTALL,
+)
+"""A number with a unit of one letter, or one without a blank: either may be unknowns as well."""
 _MAX_EXPONENT = 400
 LEAST_PLACES = 6
 """Decimal places from which a decimal may stand for a value of which it is the rounding."""
@@ -63,7 +112,9 @@ class Number(NamedTuple):
     def equals(self, other: Number) -> bool:
         """Whether the two are the same number; a unit may be left out, but not be another."""
         if self.unit and other.unit and self.unit != other.unit:
-            return False
+            shorter, longer = sorted((self.unit, other.unit), key=len)
+            if not (shorter == "degree" and longer.startswith("degree ")):
+                return False
         return self.value == other.value or self._rounds(other) or other._rounds(self)
 
     def _rounds(self, other: Number) -> bool:
@@ -77,33 +128,96 @@ def read_number(text: str) -> Number | None:
     r"""The number that a text spells as a whole; None if it is another kind of answer.
 
     Read are `14,000`, `x = 14{,}000`, `-0.5`, `1e3`, `3/4`, `1 1/2`, `\frac{3}{4}`, `\$5`, `50\%`,
-    `0.\overline{3}`, `101_2`, `5\text{ km}`, `30 minutes`, `**73**` and `\textbf{(073)}`.
+    `0.\overline{3}`, `101_2`, `101_{\text{two}}`, `5\text{ km}`, `30 minutes`, `2 million`,
+    `**73**` and `\textbf{(073)}`.
     """
     plain = _THOUSANDS.sub("", unwrapped(text))
-    bare = plain.removeprefix("\\$").removeprefix("$").strip()
-    sign = -1 if bare[:1] in ("-", "\u2212") else 1
-    unsigned = bare[1:].lstrip() if bare[:1] in ("-", "\u2212", "+") else bare
+    lead = _LEAD.match(plain)
+    assert lead is not None, "it may be empty"
+    sign = -1 if (lead[2] or lead[3]) in ("-", "\u2212") else 1
+    money = _money(text, lead[1] or lead[4])
+    unsigned = plain[lead.end() :]
     for read in (_plain, _repeating, _ratio, _latex_ratio):
         found = read(unsigned)
         if found is not None:
             value, places, end = found
-            unit = _unit(unsigned[end:])
+            scale, behind = _scaled(unsigned[end:])
+            unit = _unit(behind)
             if unit is not None:
-                money = "dollar" if plain.startswith("\\$") else ""
-                return Number(sign * value, places, unit or money)
+                value *= sign * scale
+                return Number(value, places if scale == 1 else None, unit or money)
+    whole = _in_base(unsigned)
+    return None if whole is None else Number(sign * whole, None, "")
 
-    based = _IN_BASE.fullmatch(unsigned)
-    if based is None:
+
+def _money(text: str, symbol: str | None) -> str:
+    """The unit that a sign in front of a number tells; two dollars stand around a formula."""
+    if symbol in (None, "$"):
+        is_price = text.count("$") == 1 and (symbol or text.lstrip().startswith("$"))
+        return "dollar" if is_price else ""
+    return _ALIKE.get(symbol, "dollar")
+
+
+def _in_base(text: str) -> Fraction | None:
+    """The value of a number with its base, such as `1.1_2`."""
+    found = _IN_BASE.fullmatch(text)
+    if found is None:
+        return None
+    whole, fraction, base = found[1], found[2] or "", found[3]
+    if whole.isalpha() and len(whole) == 1:  # a term of a sequence, a_11
         return None
     try:
-        whole = int(based[1], int(based[2]))
+        named = _BASES.get(base) or int(base)
+        return Fraction(int(whole + fraction, named), named ** len(fraction))
     except ValueError:  # no such base, or other digits than it has
         return None
-    return Number(sign * Fraction(whole), None, "")
+
+
+def _scaled(behind: str) -> tuple[Fraction, str]:
+    """What a word such as `million` multiplies a number by, and what stands behind it."""
+    found = _SCALE.match(behind)
+    if found is None:
+        return Fraction(1), behind
+    rest = behind[found.end() :]
+    if "{" in found[0] and not found[2]:  # in one text with the unit
+        rest = rf"\text{{{rest}"
+    elif rest:
+        rest = f" {rest}"
+    return _SCALES[found[1].lower()], rest
+
+
+_SPELLED = (
+    (re.compile(r"(?<![\w)}\]])[\u2010-\u2015\ufe63\uff0d](?=\s*[\w.\\$(])"), lambda _: "-"),
+    (re.compile("[\u00bc-\u00be\u2150-\u215e]"), lambda sign: _fraction(sign[0])),
+    (re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+"), lambda sign: _power(sign[0])),
+    (re.compile(r"\u221a\s*(\d[\d.]*|[a-zA-Z]|\([^()]*\))"), lambda sign: rf"\sqrt{{{sign[1]}}}"),
+    (re.compile("[\u00b7\u22c5]"), lambda _: r"\cdot "),
+    (re.compile("\u221e"), lambda _: r"\infty "),
+)
+"""Signs that math-verify does not read, and how LaTeX has them."""
+
+
+def in_latex(text: str) -> str:
+    r"""An answer with signs such as ½, ², √, · and ∞ as LaTeX writes them."""
+    if text.isascii():
+        return text
+    for sign, spell in _SPELLED:
+        text = sign.sub(spell, text)
+    return text.strip()
+
+
+def _fraction(sign: str) -> str:
+    over, under = unicodedata.normalize("NFKC", sign).split("\u2044")
+    return rf"\frac{{{over}}}{{{under}}}"
+
+
+def _power(signs: str) -> str:
+    digits = unicodedata.normalize("NFKC", signs)
+    return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
 
 
 def with_letter_unit(text: str) -> str:
-    r"""An answer such as `5 m` with its unit as a text, `5\text{m}`; any other as it is."""
+    r"""An answer such as `5 m` or `5km` with its unit as text; any other as it is."""
     bare = bare_formula(text)
     found = _LETTER_UNIT.fullmatch(bare)
     return text if found is None else rf"{found[1]}\text{{{bare[found.end(1) :].strip()}}}"
@@ -146,7 +260,8 @@ def _repeating(text: str) -> _Read | None:
     found = _REPEATING.match(text)
     if found is None:
         return None
-    whole, fixed, period = found[1] or "0", found[2], found[3]
+    dotted = "".join(filter(None, found.group(4, 5, 6)))
+    whole, fixed, period = found[1] or "0", found[2], found[3] or dotted
     value = Fraction(f"{whole}.{fixed or '0'}")
     return _Read(
         value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed)), None, found.end()
@@ -181,6 +296,9 @@ def _unit(behind: str) -> str | None:
     named = next(filter(None, names)).strip().casefold()
     if named in _NO_UNITS:
         return None
+    if is_degree := _DEGREES.match(named):
+        scale = is_degree[1]
+        return f"degree {scale}" if scale else "degree"
     first, _, rest = named.partition(" ")
     if rest and (of_word := _POWERS.get(first.removesuffix("."))):
         named, power = rest.strip(), of_word

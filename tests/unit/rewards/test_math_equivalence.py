@@ -71,6 +71,9 @@ EQUAL = (
     (r"x = \$18.90", r"\$18.90"), ("x = 14,000", "14000"), ("5", "x = 5"),
     (r"10, \!080", r"10,\!080"), (r"x = 11{,}111{,}100", r"11,\! 111,\! 100"),
     (r"\boxed{\frac{14}{4}}", "3.5"),
+    ("\u00bd", "0.5"), ("1\u00bd", "3/2"), ("\u20135", "-5"), ("(\u20135, 2)", "(-5, 2)"),
+    ("x\u00b2", "x^2"), ("x\u00b9\u2070", "x^{10}"), ("\u221a2", r"\sqrt{2}"),
+    ("\u221a(x+1)", r"\sqrt{x+1}"), ("2\u00b73", "6"), ("\u221e", r"\infty"),
 )  # fmt: skip
 UNEQUAL = (
     ("x = 14,000", "14"), ("$y = 5$", "x = 5"), (r"\$18.91", r"\$18.90"), ("-7", "7"),
@@ -81,7 +84,8 @@ UNEQUAL = (
         r"\nleq ", r"\nless ", r"\ngtr ", r"\not= ", r"\not\le ", r"\ll ", r"\gg ", r"\lesssim ",
         r"\neg ", r"\lnot ", r"\ne", r"\propto ", r"\simeq ", r"\geqq ", r"x \geqslant ", r"$\not=",
     )),
-    (r"x \leq 7", "7"), ("$~7$", "7"), (None, "7"),
+    (r"x \leq 7", "7"), ("$~7$", "7"), (None, "7"), ("1\u00b2", "12"), ("-\u221e", "\u221e"),
+    ("\u221a2", "2"), ("\u20135", "5"),
 )  # fmt: skip
 
 
@@ -91,12 +95,12 @@ OTHER_WORDS = (
     ("rhombus", "brhomus"), ("x = odd", "y = odd"),
     (r"\textbf{nylevE}", "Evelyn"), ("$nylevE$", "Evelyn"), (r"\boxed{erif}", r"\boxed{fire}"),
     (r"\text{Lyneve}", r"\text{Evelyn}"), ("parabola.", "abolapar"), ("Trevor", "Evelyn"),
-    ("true", "false"),
+    ("true", "false"), ("IX", "XI"), ("VI", "IV"), ("CAT", "ACT"), ("ACT", "CAT"), ("ABC", "ACB"),
 )  # fmt: skip
 SAME_WORDS = (
     ("Evelyn", "Evelyn"), ("evelyn", "Evelyn"), ("Evelyn.", "Evelyn"),
     (r"\textbf{Evelyn}", "Evelyn"),
-    ("Even", "even"), (r"\text{odd}", "odd"), ("$Evelyn$", r"\text{Evelyn}"), ("ABC", "CBA"),
+    ("Even", "even"), (r"\text{odd}", "odd"), ("$Evelyn$", r"\text{Evelyn}"), ("BA", "AB"),
     ("ba", "ab"), ("zyx", "xyz"), ("hB", "Bh"), ("rtP", "Prt"), ("abcd", r"a \cdot bcd"),
     ("xyz", r"x \cdot y \cdot z"), ("TRUE", "true"),
 )  # fmt: skip
