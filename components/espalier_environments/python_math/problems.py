@@ -27,7 +27,8 @@ from espalier_environments.python_math.config import PythonMathConfig
 _FINAL_ANSWER = re.compile(
     r"#### (-?)"
     r"((?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
-    r"((?:[/:][0-9]+)*)[%.]?(?![^\S\n]?[\d.,/:])"
+    r"((?:[/:][0-9]+)*)[%.]?(?![^\S\n]*(?:[\d.,/:^!_*+=<>\\\u00d7\u00f7\u00b7\u2013\u2212-]"
+    r"|(?i:(?:dozen|hundred|thousand|million|billion|trillion)\b)))"
 )
 _NOTE = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 
@@ -45,8 +46,8 @@ def extract_final_answer(completion: str) -> str | None:
     """Return the number after the first `#### `, without commas of thousands; None if none.
 
     A fraction, a time and an exponent are part of it; a unit or a dot behind it is left out.
-    `#### 1 000` and `#### 3,5` have no answer: upstream's rule (grade_school_math/dataset.py) would
-    read 1 and 35, and all right answers would be wrong.
+    `#### 1 000`, `#### 3,5`, `#### 10^2` and `#### 2 million` have no answer: upstream's rule
+    (grade_school_math/dataset.py) would read 1, 35, 10 and 2, and all right answers would be wrong.
     """
     match = _FINAL_ANSWER.search(completion)
     return "".join(match.groups()).replace(",", "") if match else None
