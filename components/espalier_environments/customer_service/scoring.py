@@ -39,21 +39,36 @@ def outputs_of(task: Task) -> tuple[str, ...]:
 def is_told(outputs: Sequence[str], replies: Sequence[str]) -> bool:
     """Return whether each output stands in a reply, as words or a number of its own.
 
-    Case and commas do not count. tau-bench takes any part of a text: there "100 dollars" tells 10,
-    "I do not know" tells no, and an output with a comma can never be told.
+    Case and commas do not count, nor zeros behind the last decimal: `$327.50` tells 327.5. Parts
+    of a time, a range, a ratio, a percentage or a negative number are no numbers of their own.
+    tau-bench takes any part of a text: there "100 dollars" tells 10, "I do not know" tells no, and
+    an output with a comma can never be told.
     """
     heard = [_plain(reply) for reply in replies]
-    for output in outputs:
-        wanted = _plain(output)
-        sign = r"(?<!\W-)(?<!^-)" if wanted[:1].isdigit() else ""
-        pattern = rf"(?<!\w)(?<!\d\.){sign}{re.escape(wanted)}(?!\w)(?!\.\d)"
-        if not any(re.search(pattern, reply) for reply in heard):
-            return False
-    return True
+    patterns = [_pattern(_plain(output)) for output in outputs]
+    return all(any(pattern.search(reply) for reply in heard) for pattern in patterns)
+
+
+def _pattern(wanted: str) -> re.Pattern[str]:
+    """What of a reply tells an output; both are plain."""
+    number = _NUMBER.fullmatch(wanted)
+    if number is None:
+        return re.compile(rf"(?<!\w)(?<!\d\.){re.escape(wanted)}(?!\w)(?!\.\d)")
+    minus, whole, decimals = number[1], number[2], (number[3] or "").rstrip("0")
+    fraction = rf"\.{decimals}0*" if decimals else r"(?:\.0+)?"
+    lead = r"-\$?" if minus else r"(?<!\W-)(?<!^-)(?<!\d-)(?<!-\$)"
+    return re.compile(
+        rf"(?<!\w)(?<!\d[.:/']){lead}{whole}{fraction}(?!\w)(?!\.\d)(?![:/'-]\d)(?! ?%)"
+    )
+
+
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?", re.ASCII)
+_THOUSANDS = re.compile(r"(?<![\w.])\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\w)")
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.lower().translate(_PLAIN).split())
+    whole = _THOUSANDS.sub(lambda found: re.sub(r"\s", "", found[0]), text)
+    return " ".join(whole.lower().translate(_PLAIN).split())
 
 
 _PLAIN = str.maketrans(
