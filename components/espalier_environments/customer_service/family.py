@@ -255,12 +255,12 @@ class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
             if action.name != TRANSFER:
                 yield ToolCalls((action,))
         if outputs := outputs_of(task):
-            yield FinalAnswer(" ".join(outputs))
+            yield FinalAnswer(", ".join(outputs))
         for action in actions:
             if action.name == TRANSFER:
                 yield ToolCalls((action,))
         while True:
-            yield FinalAnswer(" ".join(outputs) or _DONE)
+            yield FinalAnswer(", ".join(outputs) or _DONE)
 
     def demonstrate(self, task: Task) -> Script:
         """Ask who the user is, read, and ask for a yes before each change."""
@@ -271,7 +271,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
                 yield FinalAnswer(asked)
             yield ToolCalls((action,))
         while True:
-            yield FinalAnswer(" ".join(outputs_of(task)) or _DONE)
+            yield FinalAnswer(", ".join(outputs_of(task)) or _DONE)
 
 
 _COPIED = "domain"
