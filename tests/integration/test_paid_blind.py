@@ -16,6 +16,10 @@ from espalier.environments.mixins import TeachesReading
 from espalier.environments.teaching import GaveUp, Observed, play_script
 from espalier.records import DataError, FinalAnswer, NullTracker, ProfileError
 from espalier.stages import ingest
+from espalier_environments.procedural.config import GENERATORS, UNFIT
+from espalier_environments.procedural.generators import generators_of
+from espalier_environments.procedural.packages import own_python
+from tests.unit.environments.procedural import NEEDS_GENERATORS
 
 OWN = ("espalier_environments.", "espalier_search.")
 FAMILIES = [name for name in family_names() if family_class(name).__module__.startswith(OWN)]
@@ -26,6 +30,8 @@ SETTINGS = {name: {} for name in FAMILIES} | {
 }
 """Name of a case, which begins with its family -> settings besides the defaults."""
 CHANCE = 0.02
+SOLVES_OTHERS = {"graph_color": 0.25, "jugs": 0.125, "n_queens": 0.125, "sokoban": 0.1}
+"""Generator -> share of COUNT tasks that the answer to one may solve (see its README)."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_sandboxes")]
 
@@ -110,3 +116,22 @@ def test_an_answer_without_the_task_earns_no_more_than_chance(case, tmp_path):
         paid = [(earned(family, environments, tasks, text), name) for text, name in texts.items()]
     most, name = max(paid)
     assert most <= share + CHANCE, f"{name} earns {most:.3f}, the most frequent gold is {share:.3f}"
+
+
+@NEEDS_GENERATORS
+def test_no_generator_pays_a_constant():
+    generators = generators_of(own_python())
+    overpaid = {}
+    for name in [name for name in GENERATORS if name not in UNFIT]:
+        items = generators.items(name, {}, range(COUNT if name in SOLVES_OTHERS else 8))
+        golds = [item.gold for item in items]
+        share = max(Counter(golds).values()) / len(items)
+        most = max(share, SOLVES_OTHERS.get(name, 0)) + CHANCE
+        for text in {*golds, *blind(golds)}:  # each gold is asked of the other tasks as well
+            right = [
+                generators.score(name, {}, place, item.question, text).right
+                for place, item in enumerate(items)
+            ]
+            if sum(right) > most * len(items):
+                overpaid[name] = f"{text[:80]!r} solves {sum(right)} of {len(items)}"
+    assert not overpaid

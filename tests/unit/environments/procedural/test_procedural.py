@@ -52,6 +52,7 @@ def test_weights_and_levels_share_the_tasks_out():
     ("generators", "message"),
     [
         ([{"name": "chain_sums"}], "mean chain_sum"),
+        ([{"name": "propositional_logic"}], "left out: .* without reading"),
         ([{"name": "gcd", "levels": [{"seed": 1}]}], "seed"),
         ([{"name": "gcd", "levels": [{}], "curriculum": 2}], "levels or curriculum"),
         ([{"name": "gcd"}, {"name": "gcd"}], "generators"),
