@@ -5,10 +5,10 @@ arXiv:1606.05250), whose own form is `squad_form`. As there, case, punctuation, 
 white space do not count. In contrast to it
 
 - numbers are compared as numbers: 1.0 is 1, while 1.5 is not 15 and -5 is not 5;
-- a bound is no number: <5 is not 5;
+- a bound, an estimate or a percentage is another number: <5, ~5, 5+ and 5% are not 5;
 - presentation does not count: typographic quotes and dashes, blanks without width, accents of Latin
   and Greek letters, which an uncased policy cannot write; marks of other scripts are letters;
-- signs that name something count: A+ is not A, C# is not C;
+- signs that name something count: A+ and A* are not A, C# is not C, .NET is not NET, x^2 not x2;
 - an answer of which nothing would remain ("A", "The", "?") is compared as it stands.
 """
 
@@ -44,12 +44,22 @@ _FRACTION_SIGN = "[\u00bc-\u00be\u2150-\u215f\u2189\u2460-\u249b\u2776-\u2793]"
 """Signs of whole numbers: beside a digit they are no further digit, 1\u00bd is not 11/2."""
 _BESIDE_SIGN = re.compile(rf"(?<=\d)(?={_FRACTION_SIGN})|(?<={_FRACTION_SIGN})(?=\d)")
 _SIGNED_MONEY = re.compile(r"^([+-])\$(?=\.?\d)")
-_BOUND = re.compile(r"(?:[<>]=?|!=|=[<>])(?=[+-]?\$?\.?\d[^<>]*$)")
-"""A sign that makes a number a bound, but no brackets around it."""
+_BOUND = re.compile(r"(?:[<>]=?|!=|=[<>]|~)(?=[+-]?\$?\.?\d[^<>]*$)")
+"""A sign that makes a number a bound or an estimate, but no brackets around it."""
+_BLANK_IN_SIGNED = re.compile(
+    r"(?:(?<=\s)|^)([<>~]|[<>!]=|=[<>])\s(?=[+-]?\$?\.?\d)|(?<=\d)\s(?=%)"
+)
+"""The blank between a number and a sign that belongs to it: `> 5`, `5 %`."""
+_WIDE_NUMBER = re.compile(r"\s*[+-]?\$?[1-9]\d{0,2}(?: \d{3}){1,12}(?:\.\d{1,40})?\s*")
+"""An answer that is one number with a blank in front of each three digits."""
 _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
-_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?")
+_NUMBER = re.compile(
+    r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
+)
+_STAR = re.compile(r"(?<!\d)\*|\*(?!\d)")
+_NAMING_DOT = re.compile(r"(?<!\.)\.$")
 _SHORT_NAME = 2
-"""Letters of a name that a minus may end, such as a blood group's."""
+"""Letters of a name that a minus or a star may end, such as a blood group's."""
 
 
 def normalize_answer(text: str) -> str:
@@ -93,8 +103,8 @@ def token_f1(answer: str | None, gold: Iterable[str]) -> float:
 
 
 def _pair_f1(answer: str, accepted: str) -> float:
-    answer_words = normalize_answer(answer).split()
-    gold_words = normalize_answer(accepted).split()
+    answer_words = normalize_answer(_narrow(answer)).split()
+    gold_words = normalize_answer(_narrow(accepted)).split()
     if not answer_words or not gold_words:
         return float(_same(answer, accepted))
     shared = sum((Counter(answer_words) & Counter(gold_words)).values())
@@ -104,10 +114,15 @@ def _pair_f1(answer: str, accepted: str) -> float:
 def _same(answer: str, accepted: str) -> bool:
     """Whether the two are equal in the first form in which something remains of both."""
     for form in _FORMS:
-        said, wanted = form(answer), form(accepted)
+        said, wanted = form(_narrow(answer)), form(_narrow(accepted))
         if said and wanted:
             return said == wanted
     return False
+
+
+def _narrow(text: str) -> str:
+    """A text, without its blanks if it is one number such as 10 000."""
+    return text.replace(" ", "") if _WIDE_NUMBER.fullmatch(text) else text
 
 
 def _with_articles(text: str) -> str:
@@ -126,9 +141,12 @@ def _words(text: str) -> tuple[str, ...]:
     raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", text))
     lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
     shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
-    folded = fold_accents(shown).translate(_SHOWN).lower()
+    folded = " ".join(fold_accents(shown).translate(_SHOWN).lower().split())
+    if folded.count("*") > 1:  # Markdown
+        folded = _STAR.sub("", folded)
+    signed = _BLANK_IN_SIGNED.sub(r"\1", folded)
     # a mark may stand behind punctuation, and a letter after that
-    return tuple(filter(None, (fold_accents(_word(token)) for token in folded.split())))
+    return tuple(filter(None, (fold_accents(_word(token)) for token in signed.split())))
 
 
 def _plain(digits: str) -> str:
@@ -146,32 +164,36 @@ def _word(token: str) -> str:
     while end > start and _is_punctuation(token[end - 1]):
         end -= 1
     inner = token[start:end]
-    if _NUMBER.fullmatch(inner) and any(char.isdigit() for char in inner):
-        return str(Fraction(inner.replace(",", "")))
-    return "".join(_kept(inner)) + _naming_signs(inner, token[end:])
+    behind = _naming_signs(inner, token[end:])
+    if _NUMBER.fullmatch(inner):
+        return str(Fraction(inner.replace(",", ""))) + behind
+    dot = "." if inner[:1].isalpha() and _NAMING_DOT.search(token[:start]) else ""
+    return dot + "".join(_kept(inner)) + behind
 
 
 def _kept(inner: str) -> Iterator[str]:
     """The parts of a word that count: all but punctuation, and that inside of a number.
 
-    12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2.
+    12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2, and
+    a power, such as x^2.
     """
     end = 0
     for is_sign, run in groupby(inner, _is_punctuation):
         part = "".join(run)
         start, end = end, end + len(part)
-        is_inside = inner[start - 1 : start].isdigit() and inner[end : end + 1].isdigit()
-        if not is_sign or is_inside or (start == 0 and _begins_number(inner, 0)):
+        before, after = inner[start - 1 : start], inner[end : end + 1]
+        is_inside = before.isdigit() and after.isdigit()
+        is_power = part == "^" and before.isalnum() and after.isdigit()
+        if not is_sign or is_inside or is_power or (start == 0 and _begins_number(inner, 0)):
             yield part
 
 
 def _naming_signs(word: str, behind: str) -> str:
-    """The signs behind a word that are part of a name: C++, F#, A+, and the one of A- or AB-."""
-    if not word[-1:].isalpha():
-        return ""
-    if word.isalpha() and len(word) <= _SHORT_NAME and behind.startswith("-"):
-        return "-"
-    return behind[: len(behind) - len(behind.lstrip("+#"))]
+    """The signs behind a word that are part of it: C++, F#, Ca2+, 5%, the one of A-, AB- or C*."""
+    if word.isalpha() and len(word) <= _SHORT_NAME and behind[:1] in ("-", "*"):
+        return behind[:1]
+    signs = "+#" if word[-1:].isalpha() else "+%" if word[-1:].isdigit() else ""
+    return behind[: len(behind) - len(behind.lstrip(signs))] if signs else ""
 
 
 def _begins_number(token: str, place: int) -> bool:
