@@ -186,33 +186,29 @@ def _scaled(behind: str) -> tuple[Fraction, str]:
     return _SCALES[found[1].lower()], rest
 
 
-_SPELLED = (
-    (re.compile(r"(?<![\w)}\]])[\u2010-\u2015\ufe63\uff0d](?=\s*[\w.\\$(])"), lambda _: "-"),
-    (re.compile("[\u00bc-\u00be\u2150-\u215e]"), lambda sign: _fraction(sign[0])),
-    (re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+"), lambda sign: _power(sign[0])),
-    (re.compile(r"\u221a\s*(\d[\d.]*|[a-zA-Z]|\([^()]*\))"), lambda sign: rf"\sqrt{{{sign[1]}}}"),
-    (re.compile("[\u00b7\u22c5]"), lambda _: r"\cdot "),
-    (re.compile("\u221e"), lambda _: r"\infty "),
-)
-"""Signs that math-verify does not read, and how LaTeX has them."""
+_DASH = re.compile(r"(?<![\w)}\]])[\u2010-\u2015\ufe63\uff0d](?=\s*[\w.\\$(])")
+"""A dash in front of a number is a minus; one between two may be a range."""
+_FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_POWER = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_ROOT = re.compile(r"\u221a\s*(\d[\d.]*|[a-zA-Z]|\([^()]{0,100}\))")
+_LATEX = str.maketrans({"\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u221e": r"\infty "})
 
 
 def in_latex(text: str) -> str:
-    r"""An answer with signs such as ½, ², √, · and ∞ as LaTeX writes them."""
+    """An answer with signs that math-verify does not read, such as \u00bd and \u221e, in LaTeX."""
     if text.isascii():
         return text
-    for sign, spell in _SPELLED:
-        text = sign.sub(spell, text)
-    return text.strip()
+    spelled = _FRACTION.sub(_fraction, _DASH.sub("-", text))
+    return _ROOT.sub(r"\\sqrt{\1}", _POWER.sub(_power, spelled)).translate(_LATEX).strip()
 
 
-def _fraction(sign: str) -> str:
-    over, under = unicodedata.normalize("NFKC", sign).split("\u2044")
+def _fraction(sign: re.Match[str]) -> str:
+    over, under = unicodedata.normalize("NFKC", sign[0]).split("\u2044")
     return rf"\frac{{{over}}}{{{under}}}"
 
 
-def _power(signs: str) -> str:
-    digits = unicodedata.normalize("NFKC", signs)
+def _power(signs: re.Match[str]) -> str:
+    digits = unicodedata.normalize("NFKC", signs[0])
     return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
 
 
