@@ -197,9 +197,10 @@ def _row_documents(
 
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_TITLE_LINE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+_TITLE_LINE = re.compile(r"^title:[ \t]*+([^ \t\n].*)$", re.MULTILINE)
+_MIN_QUOTED = len("'a'")
 _FENCE = re.compile(r"[ \t]{0,3}(```|~~~)")
-_HEADING_LINE = re.compile(r"#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*")
+_HEADING_MARKS = re.compile(r"#{1,6}[ \t]+")
 
 
 def _heading_and_text(text: str) -> tuple[str, str]:
@@ -220,12 +221,25 @@ def _heading_and_text(text: str) -> tuple[str, str]:
     text = "".join([*kept, text[place:]])
 
     if named is not None:
-        return named[2], text
+        return _unquoted(named[1].rstrip(" \t")), text
     lines = text.split("\n")
     fence = ""
     for number, line in enumerate(lines):
         if mark := _FENCE.match(line):
             fence = mark[1] if not fence else "" if mark[1] == fence else fence
-        elif not fence and (heading := _HEADING_LINE.fullmatch(line)):
-            return heading[1], "\n".join([*lines[:number], *lines[number + 1 :]])
+        elif not fence and (heading := _heading_in(line)):
+            return heading, "\n".join([*lines[:number], *lines[number + 1 :]])
     return "", text
+
+
+def _unquoted(value: str) -> str:
+    is_quoted = len(value) >= _MIN_QUOTED and value[0] in "'\"" and value[0] == value[-1]
+    return value[1:-1] if is_quoted else value
+
+
+def _heading_in(line: str) -> str:
+    """The text of a heading, without marks at its end ("## Lyon ##", but "# C#"); "" if none."""
+    marks = _HEADING_MARKS.match(line)
+    text = line[marks.end() :].rstrip(" \t") if marks else ""
+    bare = text.rstrip("#")
+    return text if bare and bare[-1] not in " \t" else bare.rstrip(" \t")

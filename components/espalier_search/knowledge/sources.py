@@ -166,16 +166,38 @@ _ENUMERATED = re.compile(r"(\d{1,3})([.)])\s+")
 
 def lines_of(text: str) -> Iterator[str]:
     """Split text into sentences of at most `MAX_LINE_WORDS` words, without leading markup."""
-    from sentencex.sentencex import segment  # of the extra `train`; the client reads no documents
-
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     for number, line in enumerate(lines):
         beside = lines[max(0, number - 1) : number] + lines[number + 1 : number + 2]
         parts = _FULL_STOP.split(_without_markup(line, beside))
-        for sentence in _joined(chain.from_iterable(segment("en", part) for part in parts)):
+        for sentence in _joined(chain.from_iterable(map(_sentences, parts))):
             sentence_words = sentence.split()
             for start in range(0, len(sentence_words), MAX_LINE_WORDS):
                 yield " ".join(sentence_words[start : start + MAX_LINE_WORDS])
+
+
+_WINDOW = 4000
+"""Most characters that are divided at once: the time is quadratic in open quotation marks."""
+_AHEAD = 1000
+"""Characters behind a sentence that are seen with it: a quotation in it may end there."""
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """The sentences of a text; one that fills a window is cut at a blank."""
+    from sentencex.sentencex import segment  # of the extra `train`; the client reads no documents
+
+    start = 0
+    while len(text) - start > _WINDOW:
+        blank = text.rfind(" ", start + _WINDOW // 2, start + _WINDOW)
+        window = text[start : start + _WINDOW if blank < 0 else blank + 1]
+        taken = 0
+        for sentence in segment("en", window):
+            if taken and taken + len(sentence) > _WINDOW - _AHEAD:
+                break
+            yield sentence
+            taken += len(sentence)
+        start += taken
+    yield from segment("en", text[start:])
 
 
 def _without_markup(line: str, beside: Sequence[str]) -> str:
@@ -202,14 +224,14 @@ _NUMBER_ALONE = re.compile(r"\d+\.")
 
 def _joined(sentences: Iterable[str]) -> Iterator[str]:
     """The sentences; a number with a dot goes with what it counts, a point with NET after it."""
-    begun = ""
+    begun: list[str] = []
     for sentence in sentences:
         if _NUMBER_ALONE.fullmatch(sentence.strip()):
-            begun = f"{begun}{sentence.strip()} "
+            begun.append(f"{sentence.strip()} ")
         elif sentence.endswith(" ."):  # a blank would follow the end of a sentence
-            begun += sentence
+            begun.append(sentence)
         else:
-            yield begun + sentence
-            begun = ""
+            yield "".join([*begun, sentence])
+            begun.clear()
     if begun:
-        yield begun.strip()
+        yield "".join(begun).strip()

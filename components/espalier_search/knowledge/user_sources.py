@@ -8,7 +8,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 from xml.etree import ElementTree
 
 import sqlalchemy
@@ -91,21 +91,49 @@ def _engine(database: str, password_file: Path | None) -> sqlalchemy.Engine:
 _ARTICLES = "0"
 """Namespace number of articles; talk pages, templates and files have others."""
 
-_DROPPED = re.compile(
-    r"<!--.*?-->|<ref[^>/]*/>|<ref[^>]*>.*?</ref>|<(math|gallery|timeline|syntaxhighlight)[^>]*>"
-    r".*?</\1>",
-    re.DOTALL | re.IGNORECASE,
+
+class _Markup(NamedTuple):
+    """What is replaced in wikitext, and how every match of it ends."""
+
+    pattern: re.Pattern[str]
+    end: re.Pattern[str]
+    by: str = " "
+
+    def replaced(self, text: str) -> str:
+        """The text with each match replaced, in time linear in its length.
+
+        Nothing is looked for behind the last end: each beginning there would search the rest of the
+        text in vain.
+        """
+        last = max((found.end() for found in self.end.finditer(text)), default=0)
+        return self.pattern.sub(self.by, text[:last]) + text[last:]
+
+
+def _markup(pattern: str, end: str, by: str = " ") -> _Markup:
+    flags = re.DOTALL | re.IGNORECASE | re.MULTILINE
+    return _Markup(re.compile(pattern, flags), re.compile(end, flags), by)
+
+
+_DROPPED = (
+    _markup(r"<!--.*?-->", "-->"),
+    _markup(r"<ref[^<>]*+(?<=/)>", "/>"),
+    *(
+        _markup(rf"<{name}[^<>]*+>.*?</{name}>", f"</{name}>")
+        for name in ("math", "gallery", "timeline", "syntaxhighlight", "ref")
+    ),
 )
-_INNERMOST_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
-_TABLE = re.compile(r"^\{\|.*?^\|\}", re.DOTALL | re.MULTILINE)
+_INNERMOST_TEMPLATE = re.compile(r"\{\{[^{}]*+\}\}")
+_TABLE = _markup(r"^\{\|.*?^\|\}", r"^\|\}")
 _FILE_LINK = re.compile(
-    r"\[\[(?:File|Image|Category):[^\[\]]*(?:\[\[[^\[\]]*\]\][^\[\]]*)*\]\]", re.IGNORECASE
+    r"\[\[(?:File|Image|Category):[^\[\]]*+(?:\[\[[^\[\]]*+\]\][^\[\]]*+)*+\]\]", re.IGNORECASE
 )
-_LINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
-_EXTERNAL_LINK = re.compile(r"\[\w+://\S+\s*([^\]]*)\]")
-_TAG = re.compile(r"</?\w+[^>]*>")
-_HEADING = re.compile(r"^=+\s*(.*?)\s*=+\s*$", re.MULTILINE)
+_LINK = re.compile(r"\[\[(?:[^\[\]|]*+\|)?([^\[\]|]*+)\]\]")
+_EXTERNAL_LINK = _markup(r"\[\w++://[^\s\]]++\s*+([^\]]*+)\]", r"\]", r"\1")
+_TAG = _markup(r"</?\w[^>]*+>", ">")
+_HEADING = re.compile(r"^=.*=[^\S\n]*$", re.MULTILINE)
 _QUOTES = re.compile(r"'{2,}")
+_LONG_REFERENCE = re.compile(r"&#\d{8,};?")
+"""A number of no character, which may have more digits than Python turns into a number."""
 _MAX_NESTING = 20
 
 
@@ -130,15 +158,18 @@ def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
 
 def plain_text(wikitext: str) -> str:
     """Return wikitext as readable lines: no templates, tables, references, files or markup."""
-    text = _DROPPED.sub(" ", wikitext)
+    text = wikitext
+    for dropped in _DROPPED:
+        text = dropped.replaced(text)
     for _ in range(_MAX_NESTING):
         text, replaced = _INNERMOST_TEMPLATE.subn(" ", text)
         if not replaced:
             break
-    text = _FILE_LINK.sub(" ", _TABLE.sub(" ", text))
-    text = _EXTERNAL_LINK.sub(r"\1", _LINK.sub(r"\1", text))
-    text = _QUOTES.sub("", _TAG.sub(" ", _HEADING.sub(r"\1", text)))
-    return html.unescape(text).replace("\xa0", " ")
+    text = _FILE_LINK.sub(" ", _TABLE.replaced(text))
+    text = _EXTERNAL_LINK.replaced(_LINK.sub(r"\1", text))
+    text = _HEADING.sub(lambda found: found[0].rstrip().strip("=").strip(), text)
+    text = _QUOTES.sub("", _TAG.replaced(text))
+    return html.unescape(_LONG_REFERENCE.sub("\ufffd", text)).replace("\xa0", " ")
 
 
 def _pages(path: Path) -> Iterator[tuple[str, str, str]]:

@@ -71,6 +71,11 @@ def test_a_dump_is_read_no_further_than_asked(tmp_path):
         ("{| class=x\n| cell\n|}\nafter", "after"),
         ("[[File:a.jpg|thumb|a [[link]] in it]]after", "after"),
         ("== History ==\nold<br/>new<!-- no -->", "History\nold new"),
+        ("=== C = D ===\n= alone\nx", "C = D\n= alone\nx"),
+        ("[https://x.org] is old, [https://y.org the other] not [1]", "is old, the other not [1]"),
+        ('a<ref name="x/y"/>b<ref>c</ref>d', "a b d"),
+        ("a<!-- b <ref> -->c<math>d</math>e", "a c e"),
+        ("<ref>a {| b [http://x <!-- c", "a {| b [http://x <!-- c"),
     ],
 )
 def test_wikitext_is_read_without_its_markup(wikitext, text):

@@ -66,6 +66,11 @@ TITLES = (
     ("<!--\n# hidden\n-->\n# Lyon\nText.", "Lyon"),
     ("Text.\n\n## Lyon ##\nMore.", "Lyon"),
     ("# Lyon\r\nText.\r\n", "Lyon"),
+    ("# C#\nText.", "C#"),
+    ("# #\n# Lyon \t# \nText.", "Lyon"),
+    ("---\ntitle:\t'Lyon' \n---\nText.", "Lyon"),
+    ("---\ntitle: Lyon's\n---\nText.", "Lyon's"),
+    ("---\ntitle: ''\n---\nText.", "''"),
     ("Text.\n```\n# never closed\n", "file"),
     ("<!-- never closed\n# Lyon\nText.", "Lyon"),
     ("#Lyon\nText.", "file"),
@@ -81,17 +86,69 @@ def test_the_title_is_the_first_heading_of_the_text(tmp_path, text, title):
     assert {"Text.", "More."} & set(document.lines)
 
 
-@pytest.mark.parametrize("piece", ["<!--", "```\n", "# ", "---\n", "title: a\n", "#", " "])
-def test_a_long_text_takes_time_in_proportion(tmp_path, piece):
-    (tmp_path / "file.md").write_text("---\n" + piece * 20_000)
-    started = time.perf_counter()
-    folder_documents(tmp_path, [])
-    assert time.perf_counter() - started < 10
+def seconds(read, text):
+    started = time.process_time()
+    read(text)
+    return time.process_time() - started
+
+
+def grows_too_fast(read, begin, mark, end, length):
+    """Whether up to 32 times the marks take over four times as long for each."""
+    short = seconds(read, begin + mark * (length // len(mark)) + end)
+    for times in (2, 4, 8, 16, 32):  # so that cubic time is noticed before it takes hours
+        text = begin + mark * (times * length // len(mark)) + end
+        if seconds(read, text) > 0.5 + 4 * times * short:
+            return True
+    return False
+
+
+WIKITEXT = (
+    ("=", " ", "x"), ("= a", "=", "x"), ("", "= \n", ""), ("[http://", "x", ""), ("", "[a://b ", ""),
+    ("", "[a://b", " ]"), ("[a://b", " ", ""), ("", "{|\n", ""), ("", "<!--", ""), ("", "<ref>", ""),
+    ("", "<ref", "/>"), ("", "<ref", "</ref>"), ("", "<ref name=a ", ""), ("", "<math>", ""),
+    ("", "</math><math", ">"), ("", "{{a}}{{", ""), ("", "{{", ""), ("", "[[a|", ""), ("", "'", "x"),
+    ("", "[[File:", ""), ("[[File:", "[[b]]", ""), ("", "[[File:a[[b]]", ""), ("", "<a ", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("begin", "mark", "end"), WIKITEXT)
+def test_wikitext_is_read_in_time_linear_in_its_length(begin, mark, end):
+    assert not grows_too_fast(plain_text, begin, mark, end, length=2500)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["<!--", "» ", "« ", "“", "‘", "'", '"', "(", "「", "1. ", "a. ", " .", "。", "! ", "> ", "# "],
+)
+def test_lines_are_divided_in_time_linear_in_their_length(mark):
+    assert not grows_too_fast(lambda text: list(lines_of(text)), "", mark, "", length=5000)
+
+
+@pytest.mark.parametrize(
+    ("begin", "mark", "end"),
+    [
+        ("# a", " ", "b"), ("# a", "#", "b"), ("# a", " #", "b"), ("#", " ", ""), ("", "<!--", ""),
+        ("---\ntitle: a", " ", "b\n---\n"), ("---\ntitle: 'a", "' ", "b\n---\n"), ("", "```\n", ""),
+        ("---\ntitle:", " ", "\n---\n"), ("---\n", "title: a\n", ""), ("---\n", "---\n", "x"),
+    ],
+)  # fmt: skip
+def test_markdown_is_read_in_time_linear_in_its_length(tmp_path, begin, mark, end):
+    def read(text):
+        (tmp_path / "file.md").write_text(text)
+        folder_documents(tmp_path, [])
+
+    assert not grows_too_fast(read, begin, mark, end, length=800)
+
+
+def test_a_long_line_has_the_sentences_of_its_parts():
+    said = "Ada met Mr. Babbage in 1833. “It works. Now.” she said. Did it? " * 200
+    assert list(lines_of(said)) == [*lines_of(said[: len(said) // 200])] * 200
 
 
 def test_entities_of_wikitext_are_characters():
     text = "1914&ndash;1918: &minus;5&nbsp;&deg;C, AT&amp;T, caf&eacute;, a &lt; b, &#8364;"
     assert plain_text(text) == "1914–1918: −5 °C, AT&T, café, a < b, €"
+    assert plain_text(f"a&#{'9' * 5000};b &#x110000;") == "a\ufffdb \ufffd"
 
 
 def test_every_file_is_read_or_counted(tmp_path):
