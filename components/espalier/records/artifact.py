@@ -76,7 +76,8 @@ def integrity_digest(file_digests: Mapping[str, str]) -> str:
 
 def _tree_digest(entries: Iterable[tuple[str, str]]) -> str:
     lines = "".join(f"{name}\t{digest}\n" for name, digest in sorted(entries))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    # a name in another encoding than UTF-8 goes in with the bytes that it has on disk
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
 
 
 SCHEMA_VERSION = 1

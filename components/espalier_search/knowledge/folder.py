@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,6 +52,7 @@ def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceD
         for path in _files(folder, aside)
         if path.suffix.lower() in _SUFFIXES and _is_inside(path, folder)
     ]
+    _refuse_names_that_are_no_text(folder, paths)
     _refuse_what_nothing_reads(folder, paths)
     documents: list[SourceDocument] = []
     unreadable: list[str] = []
@@ -69,6 +71,19 @@ def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceD
             "move them out of the folder"
         )
     return documents
+
+
+def _refuse_names_that_are_no_text(folder: Path, paths: Iterable[Path]) -> None:
+    """Refuse names of other encodings than UTF-8, which could not be ids of documents."""
+    for path in paths:
+        name = os.fsencode(path.relative_to(folder))
+        try:
+            name.decode()
+        except UnicodeDecodeError as error:
+            raise KnowledgeError(
+                f"{folder}: the name of the file {name!r} is not UTF-8. Rename the file, for "
+                "example: convmv -f latin1 -t utf8 -r --notest ."
+            ) from error
 
 
 def _refuse_what_nothing_reads(folder: Path, paths: Sequence[Path]) -> None:
@@ -95,7 +110,8 @@ def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
         if not _is_inside(path, folder):
             found["links_out_of_the_folder"] += 1
         elif path.suffix.lower() not in _SUFFIXES:
-            found[f"{FILES_LEFT_OUT}{path.suffix.lower().lstrip('.') or 'none'}"] += 1
+            ending = os.fsencode(path.suffix).decode(errors="replace").lower().lstrip(".")
+            found[f"{FILES_LEFT_OUT}{ending or 'none'}"] += 1
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from espalier.dialects.syntax import parsed_json
 from espalier.records import KnowledgeError
 from espalier.records.knowledge import Relation, Triple
 
@@ -107,47 +110,83 @@ class JsonLine(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """Return the file as UTF-8 text.
+    """Return the file as UTF-8 text, with the line breaks of Unix.
 
     Raises:
-        KnowledgeError: the file cannot be read, or is not UTF-8.
+        KnowledgeError: the file cannot be read, is not UTF-8, or holds NUL characters.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise KnowledgeError(
-            f"{path}: not UTF-8 at byte {error.start} ({error.reason}). "
-            f"Convert it, for example: iconv -f latin1 -t utf-8 {path.name}"
+            f"{path}: not UTF-8 at byte {error.start} ({error.reason}). Convert it, for example: "
+            f"iconv -f {_wide_encoding(content) or 'latin1'} -t UTF-8 {path.name}"
         ) from error
     except OSError as error:
         raise KnowledgeError(f"{path}: cannot be read ({error.strerror})") from error
+    if "\0" in text:
+        encoding = _wide_encoding(content)
+        raise KnowledgeError(
+            f"{path}: NUL characters, the first at byte {content.index(0)}. "
+            + (
+                f"It looks like {encoding}: iconv -f {encoding} -t UTF-8 {path.name}"
+                if encoding
+                else "Remove them, or move the file out of the folder"
+            )
+        )
+    return io.StringIO(text, newline=None).read()
+
+
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+"""Byte order marks, by which iconv tells the order of the bytes, too."""
+_LEAST_NULS = 0.02
+"""Least share of NUL bytes in UTF-16: blanks and line breaks of any script have one each."""
+
+
+def _wide_encoding(content: bytes) -> str:
+    """UTF-16 or UTF-32, if a byte order mark or the places of NUL bytes show it; else ""."""
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return encoding
+    counts = [content[place::4].count(0) for place in range(4)]
+    if sum(counts) < _LEAST_NULS * len(content):
+        return ""
+    if counts[1] == counts[2] == len(content) // 4:
+        return "UTF-32LE" if counts[3] else "UTF-32BE"
+    big, little = counts[0] + counts[2], counts[1] + counts[3]
+    if not min(big, little):
+        return "UTF-16LE" if little else "UTF-16BE"
+    return ""
 
 
 def read_json_lines(path: Path) -> Iterator[JsonLine]:
     """Yield the objects of a .jsonl file; blank lines are skipped.
 
     Raises:
-        KnowledgeError: a line is not a JSON object.
+        KnowledgeError: a line is not a JSON object, or holds what `parsed_json` refuses.
     """
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         place = f"{path}, line {number}"
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parsed_json(line)
+        except ValueError as error:
+            reason = str(error).split(";")[0]  # Python's advice about long numbers follows it
+            if isinstance(error, json.JSONDecodeError):
+                reason = f"{error.msg} at column {error.colno}"
             raise KnowledgeError(
-                f"{place}: not JSON ({error.msg} at column {error.colno}). "
-                "Write one object per line, or remove the line."
+                f"{place}: not JSON that can be read ({reason}). Write one object per line, with "
+                "long numbers as strings, or remove the line."
             ) from error
         if not isinstance(row, dict):
             raise KnowledgeError(f"{place}: {type(row).__name__}, not an object in braces")
-        try:
-            json.dumps(row, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise KnowledgeError(
-                f"{place}: half of a surrogate pair, which is no character; write it as UTF-8"
-            ) from error
         yield JsonLine(place, number, row)
 
 

@@ -2,6 +2,7 @@
 # ruff: noqa: RUF001 (full stops of other scripts are what this is about)
 
 import json
+import os
 import time
 
 import pytest
@@ -102,12 +103,13 @@ def grows_too_fast(read, begin, mark, end, length):
     return False
 
 
-WIKITEXT = (
-    ("=", " ", "x"), ("= a", "=", "x"), ("", "= \n", ""), ("[http://", "x", ""), ("", "[a://b ", ""),
-    ("", "[a://b", " ]"), ("[a://b", " ", ""), ("", "{|\n", ""), ("", "<!--", ""), ("", "<ref>", ""),
-    ("", "<ref", "/>"), ("", "<ref", "</ref>"), ("", "<ref name=a ", ""), ("", "<math>", ""),
-    ("", "</math><math", ">"), ("", "{{a}}{{", ""), ("", "{{", ""), ("", "[[a|", ""), ("", "'", "x"),
-    ("", "[[File:", ""), ("[[File:", "[[b]]", ""), ("", "[[File:a[[b]]", ""), ("", "<a ", ""),
+WIKITEXT = (  # what stands before repeated marks, the mark, and what stands behind
+    ("=", " ", "x"), ("= a", "=", "x"), ("", "= \n", ""), ("", "'", "x"), ("", "{|\n", ""),
+    ("[http://", "x", ""), ("", "[a://b ", ""), ("", "[a://b", " ]"), ("[a://b", " ", ""),
+    ("", "<!--", ""), ("", "<ref>", ""), ("", "<ref", "/>"), ("", "<ref", "</ref>"),
+    ("", "<ref name=a ", ""), ("", "<math>", ""), ("", "</math><math", ">"), ("", "<a ", ""),
+    ("", "{{a}}{{", ""), ("", "{{", ""), ("", "[[a|", ""), ("", "[[File:", ""),
+    ("[[File:", "[[b]]", ""), ("", "[[File:a[[b]]", ""),
 )  # fmt: skip
 
 
@@ -174,6 +176,64 @@ def test_an_id_of_zero_is_an_id(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = [document.document_id for document in folder_documents(tmp_path, [])]
     assert found == ["document:0", "document:1", "document:a.jsonl:3", "document:a.jsonl:4"]
+
+
+ROME = "Rome was founded in 753.\nIt is old.\n"
+ROME_IN_RUSSIAN = "Рим основан в 753 году.\nОн стар.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (ROME.encode("utf-16"), r"a\.txt: .*byte 0 .*iconv -f UTF-16 -t UTF-8 a\.txt"),
+        (b"\xfe\xff" + ROME.encode("utf-16-be"), r"iconv -f UTF-16 -t UTF-8"),
+        (ROME.encode("utf-32"), r"iconv -f UTF-32 -t UTF-8"),
+        (ROME.encode("utf-16-le"), r"a\.txt: NUL .*byte 1\..*iconv -f UTF-16LE -t UTF-8 a\.txt"),
+        (ROME.encode("utf-16-be"), r"NUL .*byte 0\..*iconv -f UTF-16BE -t"),
+        (ROME.encode("utf-32-le"), r"NUL .*iconv -f UTF-32LE -t"),
+        (ROME.encode("utf-32-be"), r"NUL .*iconv -f UTF-32BE -t"),
+        (ROME_IN_RUSSIAN.encode("utf-16-le"), r"iconv -f UTF-16LE -t"),
+        (ROME_IN_RUSSIAN.encode("utf-16-be"), r"iconv -f UTF-16BE -t"),
+        ("café".encode("latin-1"), r"byte 3 .*iconv -f latin1 -t"),
+        (ROME.encode() * 2 + b"a\0b", r"NUL .*byte 73\. Remove them"),
+    ],
+)
+def test_text_in_another_encoding_is_refused_with_advice(tmp_path, content, message):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(KnowledgeError, match=message):
+        folder_documents(tmp_path, [])
+
+
+def test_a_mark_before_utf8_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\rThree.")
+    (document,) = folder_documents(tmp_path, [])
+    assert document.lines == ("One.", "Two.", "Three.")
+
+
+def test_a_file_name_in_another_encoding_is_refused(tmp_path):
+    odd = tmp_path / os.fsdecode(b"caf\xe9.p\xe9g")
+    odd.write_text("no document")
+    assert files_left_out(tmp_path, []) == {"files_left_out_p\ufffdg": 1}
+    (tmp_path / os.fsdecode(b"caf\xe9.md")).write_text(ROME)
+    with pytest.raises(KnowledgeError, match=r"caf\\xe9\.md' is not UTF-8\. Rename"):
+        folder_documents(tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ("[" * 900 + "]" * 900, "nested too deeply"),
+        ("9" * 5000, "5000 digits\\)"),
+        ("1e999", "too large"),
+        ("NaN", "NaN"),
+        ('"a', "column 2"),
+    ],
+)
+def test_json_that_cannot_be_kept_is_refused_by_its_line(tmp_path, value, reason):
+    (tmp_path / "a.jsonl").write_text(f'{{"title": "t"}}\n{{"title": "t", "text": {value}}}\n')
+    with pytest.raises(KnowledgeError, match=rf"a\.jsonl, line 2: .*{reason}.*remove the line"):
+        list(read_json_lines(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize("value", ['"\\ud800"', '{"a": ["\\udfff x"]}'])

@@ -1,4 +1,5 @@
 import hashlib
+import os
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from espalier.records import (
     file_digest,
     json_digest,
     publishing,
+    tree_digest,
 )
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), min_size=1, max_size=12)
@@ -53,6 +55,15 @@ def test_a_file_is_digested_whole_however_long(tmp_path):
     payload = bytes(range(256)) * 8192 + b"tail"
     (tmp_path / "big").write_bytes(payload)
     assert file_digest(tmp_path / "big") == hashlib.sha256(payload).hexdigest()
+
+
+def test_a_file_name_in_another_encoding_is_digested(tmp_path):
+    empty = tree_digest(tmp_path)
+    first = tmp_path / os.fsdecode(b"caf\xe9")
+    first.write_text("a")
+    digest = tree_digest(tmp_path)
+    first.rename(tmp_path / os.fsdecode(b"caf\xe8"))
+    assert len({empty, digest, tree_digest(tmp_path)}) == 3
 
 
 def test_json_digest_ignores_key_order_but_not_list_order():
