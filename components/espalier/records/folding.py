@@ -3,8 +3,8 @@
 Texts are compared by three rules, of which the first two are here:
 
 - identity, `folded_name`: which names are one entity. Words, numbers and the signs that name
-  something count: -5 is not 5, 1.5 is not 15, C++ is not C. Case, accents of Latin and Greek
-  letters, and all other punctuation do not.
+  something count: -5 is not 5, 1.5 is not 15, C++ is not C, p<5 is not p>5. Case, accents of Latin
+  and Greek letters, characters without a width, and all other punctuation do not.
 - search, `search_words`: which text is found. Words alone count, so that "C" finds C++ too; of
   scripts that are written without blanks, letters and pairs of letters.
 - which answers are equal is the rule of `espalier.rewards.answers`, which knows that 1.0 is 1.
@@ -27,14 +27,22 @@ _STRESS = "\u0300\u0301"
 _ALIKE = str.maketrans("\u0451", "\u0435")
 """Letters that one language writes in place of each other: Russian \u0451 and \u0435."""
 _APOSTROPHES = str.maketrans("", "", "'\u2019\u2018\u02bb\u02bc`\u00b4")
+_IGNORED = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+"""Characters that caseless matching ignores (Unicode's NFKC_Casefold): soft hyphens, joiners and
+blanks without a width say where a word may be broken, or how its letters are drawn."""
 EMPTY_WORDS = frozenset({"of", "the", "a", "an", "is", "in", "that"})
 """Words that do not help to distinguish lines or titles."""
 
 
 def fold(text: str) -> str:
-    """Return lower case without accents or apostrophes ("N'Djamena" -> "ndjamena")."""
+    """Return lower case without accents, apostrophes or ignored characters.
+
+    "N'Djamena" becomes "ndjamena".
+    """
     text = text.translate(_APOSTROPHES)
-    return text.lower() if text.isascii() else fold_accents(text).lower().translate(_ALIKE)
+    if text.isascii():
+        return text.lower()
+    return fold_accents(_IGNORED.sub("", text)).lower().translate(_ALIKE)
 
 
 def fold_accents(text: str) -> str:
@@ -146,7 +154,7 @@ _NAME_WORD = regex.compile(
       | (?<=(?<![{_SPACED}*])[{_SPACED}&&\p{{L}}]{{1,2}})[-*](?![{_SPACED}*-])
     )?
   | (?:(?<!{_SPACED})[+-])?\p{{Sc}}{_AHEAD}   # beside a number: what it counts, compares, adds
-  | (?<!{_SPACED})[<>\u2264\u2265\u2248\u00b1~]{_AHEAD}
+  | (?: [<>]=? | (?<!{_SPACED})[\u2264\u2265\u2248\u00b1~] ){_AHEAD}
   | (?<=\d\s?)(?:[%\u066a\u2030\u00b0\p{{Sc}}]|\+(?!\.?\d))
   | [[\p{{So}}\p{{Sm}}]--[\x00-\x7f\u00b0]]   # a suit of cards, an arrow
     """,
@@ -162,6 +170,7 @@ def name_words(text: str) -> list[str]:
     if text.isascii():
         folded = fold(text)
     else:
+        text = _IGNORED.sub("", text)
         raised = _RAISED.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
         folded = fold(_VULGAR_FRACTION.sub(" ", raised)).translate(_TYPED)
     if folded.isascii() and not _MAYBE_SIGNED.search(folded):
@@ -175,7 +184,7 @@ def folded_name(name: str) -> str:
 
 
 _NUMBER = regex.compile(
-    r"(?:[<>\u2264\u2265\u2248\u00b1~] )?(?:[+-]?\p{Sc} )?"
+    r"(?:(?:[<>]=?|[\u2264\u2265\u2248\u00b1~]) )?(?:[+-]?\p{Sc} )?"
     r"[+-]?(?:\d++(?:,\d{3})*+(?:[.,\u066b]\d++)?|\.\d++|\d++/\d++)(?:e[+-]?\d++)?"
     r"(?: [%\u066a\u2030\u00b0+\p{Sc}])?"
 )
@@ -228,11 +237,17 @@ def _touches_words(name: str) -> bool:
     return any(_EVERY_LETTER.match(char) for char in (name[:1], name[-1:]))
 
 
+_IGNORED_IN_WORD = regex.compile(
+    rf"(?<={_SPACED})\p{{Default_Ignorable_Code_Point}}+(?={_SPACED})", regex.V1
+)
+
+
 class NameEdges:
     """Where the words of a text begin and end, with the signs that belong to them."""
 
     def __init__(self, text: str) -> None:
-        self._text = text.translate(_TYPED)
+        joined = _IGNORED_IN_WORD.sub(lambda found: "_" * len(found[0]), text)
+        self._text = joined.translate(_TYPED)
         found = [match.span() for match in _NAME_WORD.finditer(self._text)]
         self._starts = {start for start, _ in found}
         self._inside = {place for start, end in found for place in range(start + 1, end)}

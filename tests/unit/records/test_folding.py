@@ -24,6 +24,9 @@ ONE = (
     ("e\u0301cole", "École"), ("ﬁn", "fin"), ("Đà Nẵng", "đa nang"),
     ("-5", "\u22125", "(-5)"), ("3/4", "¾", "3\u20444"), ("20°C", "20 °C", "20℃"), ("5%", "5 %"),
     ("C++", "c++", "c＋＋"), ("C#", "c#"), ("10^2", "10²"), ("$5", "$ 5"), ("AC/DC", "ac-dc"),
+    ("Zeitung", "Zei\u00adtung", "Zei\u200btung\u2060", "\ufeffZeitung"),
+    ("می\u200cخواهم", "میخواهم"), ("क्\u200dष", "क्ष"), ("葛\U000e0100", "葛"), ("♠\ufe0f", "♠"),
+    ("5½", "5\u200b½"),
     ("St. John's", "st johns"), ("Yahoo!", "yahoo"), ("東京 タワー", "東京タワー"), ("**A**", "A"),
 )  # fmt: skip
 SEVERAL = (
@@ -40,7 +43,8 @@ SEVERAL = (
 )  # fmt: skip
 LONGER = (  # several words, of which another name may be one
     ("5", "5%", "$5", "€5", "<5", "≥5", "5°", "5+"), ("3/4", "3¾"), ("NET", "ASP.NET"),
-    ("C", "C 5"),
+    ("C", "C 5"), ("5<6", "5>6", "5 6"),
+    ("p<0.05", "p>0.05", "p 0.05", "p\u22640.05", "p<=0.05", "p>=0.05"),
 )  # fmt: skip
 
 
@@ -78,6 +82,9 @@ def test_a_vowel_sign_ends_no_word():
         ("1", "1,000,000", False), ("京都", "京都は古い都です。", True),
         ("パス", "スペースパスポート", False), ("パス", "赤いパスです", True),
         ("ไทย", "ประเทศไทย", True), ("서울", "서울은 수도이다", True),
+        ("Zeitung", "Die Zei\u00adtung kam.", True), ("Zei", "Die Zei\u00adtung kam.", False),
+        ("tung", "Die Zei\u200btung kam.", False), ("Lyon", "\ufeffLyon\u200b is old.", True),
+        ("0.05", "p<0.05", True), ("5", "<b>5</b>", True), ("ខែ", "ខែ\u200bមករា", True),
         ("कताब", "किताब", False), ("क", "कि", False), ("ก", "กี่", False), ("", "a", False),
     ],
 )  # fmt: skip
@@ -117,6 +124,7 @@ def test_text_without_blanks_is_found_by_letters_and_pairs():
     assert search_words("バス 2本") == ["バ", "バス", "ス", "2", "本"]
     assert search_words("กี่คน") == ["กี่", "กี่ค", "ค", "คน", "น"]
     assert search_words("C++ in São Paulo") == ["c", "in", "sao", "paulo"]
+    assert search_words("Zei\u00adtung \u200bkam") == ["zeitung", "kam"]
     assert phrases("東京の人口。2本 São") == ["東京の人口", "2本", "sao"]
 
 
@@ -125,7 +133,8 @@ def test_text_without_blanks_is_found_by_letters_and_pairs():
     [
         ("5", True), ("-5", True), ("1.5", True), ("1,5", True), ("1,400", True), ("3/4", True),
         ("1e6", True), ("1e-6", True), ("20 %", True), ("$5", True), ("<5", True), ("½", True),
-        ("१०", True), ("C", False), ("5th", False), ("12:30", False), ("1.2.3", False),
+        (">=5", True), ("१०", True),
+        ("C", False), ("5th", False), ("12:30", False), ("1.2.3", False),
         ("5 6", False), ("B12", False), ("A♠", False),
     ],
 )  # fmt: skip
@@ -133,7 +142,9 @@ def test_a_number_is_told_from_a_code(name, is_one):
     assert is_number(folded_name(name)) is is_one
 
 
-SIGNS = st.text("aA bC5 10.-+,:/$€%#*^eE_'()<>~½²⁻東バはก็°♯♠é\u0301−–ー१", max_size=9)
+SIGNS = st.text(
+    "aA bC5 10.-+,:/$€%#*^eE_'()<>~½²⁻東バはก็°♯♠é\u0301−–ー१\u00ad\u200b\u200d", max_size=9
+)
 
 
 @given(st.text("abcXYZ .,:;-/()&'\"!?", max_size=40))
