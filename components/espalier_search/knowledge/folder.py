@@ -7,10 +7,12 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from espalier.records import KnowledgeError
+from espalier.records.folding import folded_name, is_number
 from espalier_search.knowledge.converting import (
     CONVERTED,
     INSTALL,
@@ -31,15 +33,19 @@ _SUFFIXES = _TEXTS | _TABLES | CONVERTED
 FILES_LEFT_OUT = "files_left_out_"
 """Prefix of the manifest's counts of files that are no documents; the file ending follows it."""
 _MOST_NAMED = 5
-"""Most files that a message names."""
+"""Most files, or cells of a row, that a message names."""
+_MAX_HEADER_CHARACTERS = 200
 
 
-def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceDocument]:
+def folder_documents(
+    folder: Path, aside: Iterable[Path | None], headers: dict[str, Sequence[str]] | None = None
+) -> list[SourceDocument]:
     """Return the documents of all files below `folder` that hold texts or tables, by path.
 
     Args:
         folder: a folder of files.
         aside: files in it that are not documents.
+        headers: receives the first row of each table, which is no document, by the table's name.
 
     Raises:
         KnowledgeError: the folder does not exist, a file cannot be parsed, or the packages are not
@@ -54,13 +60,14 @@ def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceD
     ]
     _refuse_names_that_are_no_text(folder, paths)
     _refuse_what_nothing_reads(folder, paths)
+    headers = {} if headers is None else headers
     documents: list[SourceDocument] = []
     unreadable: list[str] = []
     with Converter() as converter:
         for path in paths:
             name = path.relative_to(folder).as_posix()
             try:
-                documents += _file_documents(path, name, converter)
+                documents += _file_documents(path, name, converter, headers)
             except UnreadableError as reason:
                 unreadable.append(f"{name} ({reason})")
                 if len(unreadable) == _MOST_NAMED:
@@ -115,6 +122,35 @@ def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
     return found
 
 
+def header_notes(headers: Mapping[str, Sequence[str]]) -> list[str]:
+    """What the log says of the first rows of tables, by name; a number in one may be a value."""
+    doubtful = {
+        name: header
+        for name, header in headers.items()
+        if any(is_number(folded_name(cell)) for cell in header)
+    }
+    certain = {name: header for name, header in headers.items() if name not in doubtful}
+    notes: list[str] = []
+    if certain:
+        notes.append(f"first rows are headers, and no documents: {_listed(certain)}")
+    if doubtful:
+        notes.append(
+            "warning: first rows are taken for headers, though they hold numbers: "
+            f"{_listed(doubtful)}. If they are rows like the others, add a row with the names of "
+            "the columns above them"
+        )
+    return notes
+
+
+def _listed(headers: Mapping[str, Sequence[str]]) -> str:
+    listed = [
+        f"{name} ({', '.join(header[:_MOST_NAMED])})"[:_MAX_HEADER_CHARACTERS]
+        for name, header in islice(headers.items(), _MOST_NAMED)
+    ]
+    more = len(headers) - len(listed)
+    return "; ".join(listed) + (f"; and {more} more" if more else "")
+
+
 def _files(folder: Path, aside: Iterable[Path | None]) -> list[Path]:
     others = {path.resolve() for path in aside if path}
     found: list[Path] = []
@@ -133,7 +169,9 @@ def _is_inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
-def _file_documents(path: Path, name: str, converter: Converter) -> list[SourceDocument]:
+def _file_documents(
+    path: Path, name: str, converter: Converter, headers: dict[str, Sequence[str]]
+) -> list[SourceDocument]:
     """The documents of a file; none of a text without a line in it.
 
     Raises:
@@ -151,12 +189,13 @@ def _file_documents(path: Path, name: str, converter: Converter) -> list[SourceD
     if ending in _TEXTS:
         return _text_document(name, path.stem, read_text(path), is_marked_up=ending == ".md")
     if ending in _TABLES:
-        documents = list(_row_documents(_rows(path), name, path.stem))
+        documents = list(_row_documents(_rows(path), name, path.stem, headers))
     else:
         found = converter.convert(path)
         documents = _text_document(name, found.title or path.stem, found.text, is_marked_up=True)
         for sheet, rows in found.tables.items():
-            documents += _row_documents(enumerate(rows, 1), f"{name}:{sheet}", path.stem)
+            numbered = enumerate(rows, 1)
+            documents += _row_documents(numbered, f"{name}:{sheet}", path.stem, headers)
     if not documents:
         raise UnreadableError(
             "no row of cells below its header"
@@ -182,16 +221,25 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     text = read_text(path)
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(_DELIMITERS, key=first.count)
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    # strict: an open quotation mark would take the rows below it into its cell
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    begun = 1
     try:
         for cells in rows:
             yield rows.line_num, [" ".join(cell.split()) for cell in cells]
+            begun = rows.line_num + 1
     except csv.Error as error:
-        raise UnreadableError(f"line {rows.line_num}: {error}") from error
+        raise UnreadableError(
+            f"the row of line {begun}: {error}; a cell that begins with a quotation mark ends with "
+            "one, and has those in it doubled"
+        ) from error
 
 
 def _row_documents(
-    rows: Iterable[tuple[int, Sequence[str]]], name: str, otherwise: str
+    rows: Iterable[tuple[int, Sequence[str]]],
+    name: str,
+    otherwise: str,
+    headers: dict[str, Sequence[str]],
 ) -> Iterator[SourceDocument]:
     """A document per row below the first: "Ada; born: 1815; city: London", titled by its name.
 
@@ -200,6 +248,7 @@ def _row_documents(
     """
     filled = ((number, cells) for number, cells in rows if any(cells))
     _, header = next(filled, (0, ()))
+    headers[name] = header
     folded = [column.lower() for column in header]
     named = next((folded.index(one) for one in ("title", "name") if one in folded), 0)
     for number, cells in filled:

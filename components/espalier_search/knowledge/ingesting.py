@@ -167,7 +167,7 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     (draft.path / "attribution.txt").write_text(source.attribution, encoding="utf-8")
     _count(draft, graph)
     draft.rows |= source.left_out
-    for line in _unused(draft.rows):
+    for line in (*source.notes, *_unused(draft.rows)):
         tracker.note(line)
     tracker.params({"knowledge.source": config.source, **draft.rows})
 

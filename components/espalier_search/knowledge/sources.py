@@ -72,6 +72,8 @@ class KnowledgeSource:
     """Entity id -> id of the user's document about it."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Reason for unused rows, such as triples_repeated -> number of rows."""
+    notes: list[str] = field(default_factory=list)
+    """Lines for the log about how the source was read."""
 
 
 class JsonLine(NamedTuple):

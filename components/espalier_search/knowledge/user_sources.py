@@ -6,7 +6,7 @@ import bz2
 import gzip
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 from xml.etree import ElementTree
@@ -18,7 +18,7 @@ from espalier.config import KnowledgeConfig
 from espalier.records import KnowledgeError
 from espalier.records.folding import folded_name
 from espalier_search.knowledge.cloze import cloze_questions
-from espalier_search.knowledge.folder import files_left_out, folder_documents
+from espalier_search.knowledge.folder import files_left_out, folder_documents, header_notes
 from espalier_search.knowledge.sources import (
     JsonLine,
     KnowledgeSource,
@@ -228,7 +228,9 @@ def load_own(config: KnowledgeConfig) -> KnowledgeSource:
     Raises:
         KnowledgeError: the source has no documents, or a file or row cannot be parsed.
     """
-    source = KnowledgeSource(_ATTRIBUTION, documents=list(_documents(config)))
+    headers: dict[str, Sequence[str]] = {}
+    source = KnowledgeSource(_ATTRIBUTION, documents=list(_documents(config, headers)))
+    source.notes = header_notes(headers)
     if config.source == "folder" and config.path:
         source.left_out |= files_left_out(config.path, [config.triples, config.questions])
     _refuse_equal_ids(source.documents)
@@ -256,7 +258,9 @@ def load_own(config: KnowledgeConfig) -> KnowledgeSource:
     return source
 
 
-def _documents(config: KnowledgeConfig) -> Iterable[SourceDocument]:
+def _documents(
+    config: KnowledgeConfig, headers: dict[str, Sequence[str]]
+) -> Iterable[SourceDocument]:
     path = config.path or Path()
     match config.source:
         case "dump":
@@ -267,7 +271,7 @@ def _documents(config: KnowledgeConfig) -> Iterable[SourceDocument]:
             found = sql_documents(config.database, config.documents_query, password_file)
             where = "knowledge.documents_query: returns no row"
         case _:
-            found = folder_documents(path, [config.triples, config.questions])
+            found = folder_documents(path, [config.triples, config.questions], headers)
             where = f"{path}: no file with text in it, such as .md, .txt, .jsonl, .csv or .pdf"
     if not found:
         raise KnowledgeError(where)

@@ -11,7 +11,7 @@ import pytest
 from espalier.records import KnowledgeError
 from espalier_search.knowledge import converting, converting_worker
 from espalier_search.knowledge.converting_worker import paragraphs
-from espalier_search.knowledge.folder import folder_documents
+from espalier_search.knowledge.folder import folder_documents, header_notes
 
 with_extra = pytest.mark.skipif(
     not all(map(converting.is_convertible, converting.CONVERTED)),
@@ -262,6 +262,8 @@ def test_a_row_is_a_document_with_column_names(tmp_path, text, rows):
     [
         (b"", "no row of cells"),
         (b"a,b\n", "no row of cells"),
+        (b'a\tb\n1\t"2\n3\t4\n5\t6\n', "the row of line 2: unexpected end .* mark"),
+        (b'a\tb\n1\t2\n"3\n\t4\n5\t"6"\n', "the row of line 3: .* expected after"),
         (b"a\n" + b"x" * 200_000, "line 2: field larger than field limit"),
         (b"a\n\xe9", "not UTF-8"),
     ],
@@ -270,6 +272,19 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path, content, reason):
     (tmp_path / "t.tsv").write_bytes(content)
     with pytest.raises(KnowledgeError, match=f"t.tsv.*{reason}"):
         folder_documents(tmp_path, [])
+
+
+def test_the_log_names_the_row_that_is_the_header(tmp_path):
+    (tmp_path / "people.csv").write_text('name,"first\nyear"\nAda,1815\n')
+    for number in range(7):
+        (tmp_path / f"towns{number}.csv").write_text("Rome,-753\nKiel,1233\n")
+    headers = {}
+    folder_documents(tmp_path, [], headers)
+    certain, doubtful = header_notes(headers)
+    assert certain == "first rows are headers, and no documents: people.csv (name, first year)"
+    assert doubtful.startswith("warning: ")
+    assert "towns4.csv (Rome, -753); and 2 more. If" in doubtful
+    assert header_notes({}) == []
 
 
 def test_printed_lines_are_joined_into_paragraphs():

@@ -35,6 +35,12 @@ def test_texts_and_json_lines_become_titled_documents(folder):
     assert documents["document:x"].title == "B"
 
 
+def test_the_header_of_a_table_is_noted(folder):
+    (folder / "towns.csv").write_text("town,country\nLyon,France\n")
+    (note,) = load_own(_config(folder)).notes
+    assert "towns.csv (town, country)" in note
+
+
 def test_long_lines_are_cut_at_thirty_words():
     assert [len(line.split()) for line in lines_of("word " * 65)] == [30, 30, 5]
 
