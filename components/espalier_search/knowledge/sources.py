@@ -119,14 +119,15 @@ def read_text(path: Path) -> str:
     """
     try:
         content = path.read_bytes()
+    except OSError as error:
+        raise KnowledgeError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise KnowledgeError(
             f"{path}: not UTF-8 at byte {error.start} ({error.reason}). Convert it, for example: "
             f"iconv -f {_wide_encoding(content) or 'latin1'} -t UTF-8 {path.name}"
         ) from error
-    except OSError as error:
-        raise KnowledgeError(f"{path}: cannot be read ({error.strerror})") from error
     if "\0" in text:
         encoding = _wide_encoding(content)
         raise KnowledgeError(
