@@ -148,8 +148,9 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 """Byte order marks, by which iconv tells the order of the bytes, too."""
-_LEAST_NULS = 0.02
-"""Least share of NUL bytes in UTF-16: blanks and line breaks of any script have one each."""
+_LEAST_NULS = 3
+_LEAST_NUL_SHARE = 0.05
+"""Fewer NUL bytes are strays; in UTF-16 the blanks and line breaks of any script have one each."""
 
 
 def _wide_encoding(content: bytes) -> str:
@@ -158,7 +159,7 @@ def _wide_encoding(content: bytes) -> str:
         if content.startswith(mark):
             return encoding
     counts = [content[place::4].count(0) for place in range(4)]
-    if sum(counts) < _LEAST_NULS * len(content):
+    if sum(counts) < max(_LEAST_NULS, _LEAST_NUL_SHARE * len(content)):
         return ""
     if counts[1] == counts[2] == len(content) // 4:
         return "UTF-32LE" if counts[3] else "UTF-32BE"

@@ -196,6 +196,7 @@ ROME_IN_RUSSIAN = "Рим основан в 753 году.\nОн стар.\n"
         (ROME_IN_RUSSIAN.encode("utf-16-be"), r"iconv -f UTF-16BE -t"),
         ("café".encode("latin-1"), r"byte 3 .*iconv -f latin1 -t"),
         (ROME.encode() * 2 + b"a\0b", r"NUL .*byte 73\. Remove them"),
+        (b"a\0b", r"NUL .*byte 1\. Remove them"),
     ],
 )
 def test_text_in_another_encoding_is_refused_with_advice(tmp_path, content, message):
