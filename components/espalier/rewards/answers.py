@@ -56,6 +56,8 @@ _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 _NUMBER = re.compile(
     r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
 )
+_BEFORE_NUMBER = ("^", "<", ">", "<=", ">=")
+"""Signs between a letter and a number that count."""
 _STAR = re.compile(r"(?<!\d)\*|\*(?!\d)")
 _NAMING_DOT = re.compile(r"(?<!\.)\.$")
 _SHORT_NAME = 2
@@ -174,8 +176,8 @@ def _word(token: str) -> str:
 def _kept(inner: str) -> Iterator[str]:
     """The parts of a word that count: all but punctuation, and that inside of a number.
 
-    12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2, and
-    a power, such as x^2.
+    12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2, a
+    power, such as x^2, and a bound, such as p<0.05.
     """
     end = 0
     for is_sign, run in groupby(inner, _is_punctuation):
@@ -183,8 +185,9 @@ def _kept(inner: str) -> Iterator[str]:
         start, end = end, end + len(part)
         before, after = inner[start - 1 : start], inner[end : end + 1]
         is_inside = before.isdigit() and after.isdigit()
-        is_power = part == "^" and before.isalnum() and after.isdigit()
-        if not is_sign or is_inside or is_power or (start == 0 and _begins_number(inner, 0)):
+        is_power_or_bound = part in _BEFORE_NUMBER and before.isalnum() and after.isdigit()
+        begins_number = start == 0 and _begins_number(inner, 0)
+        if not is_sign or is_inside or is_power_or_bound or begins_number:
             yield part
 
 
