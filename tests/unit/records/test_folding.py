@@ -83,7 +83,7 @@ def test_a_vowel_sign_ends_no_word():
         ("パス", "スペースパスポート", False), ("パス", "赤いパスです", True),
         ("ไทย", "ประเทศไทย", True), ("서울", "서울은 수도이다", True),
         ("Zeitung", "Die Zei\u00adtung kam.", True), ("Zei", "Die Zei\u00adtung kam.", False),
-        ("tung", "Die Zei\u200btung kam.", False), ("Lyon", "\ufeffLyon\u200b is old.", True),
+        ("Zei", "Die Zei\u200btung kam.", False), ("Lyon", "\ufeffLyon\u200b is old.", True),
         ("0.05", "p<0.05", True), ("5", "<b>5</b>", True), ("ខែ", "ខែ\u200bមករា", True),
         ("कताब", "किताब", False), ("क", "कि", False), ("ก", "กี่", False), ("", "a", False),
     ],
