@@ -120,7 +120,7 @@ def test_python_code_is_a_job_once_it_shows_its_memory(tmp_path):
 
 _DIES_LATE = """
 import time
-really, until = os.killpg, time.monotonic() + 0.5
+really, until = os.killpg, time.monotonic() + DIE_AFTER_S
 os.killpg = lambda group, by: really(group, by) if time.monotonic() > until else None
 report, said = os.pipe()
 orders["argv"] = ["/bin/sh", "-c", "setsid sleep 9 >/dev/null 2>&1 &"]
@@ -132,7 +132,16 @@ print(os.read(report, 4096).decode().strip())
 
 def test_a_run_whose_processes_die_late_ends_clean(tmp_path):
     """What dies needs a processor for it; all runs would be ended with one that is not clean."""
-    said = started(tmp_path, f"{ORDERS}{_DIES_LATE}", is_program=True, keeps_data=True)
+    source = f"{ORDERS}{_DIES_LATE.replace('DIE_AFTER_S', '0.5')}"
+    said = started(tmp_path, source, is_program=True, keeps_data=True)
+    assert json.loads(said.splitlines()[-1])["clean"], said
+
+
+def test_a_machine_that_stands_still_leaves_a_run_clean(tmp_path):
+    """Its time is over at once, and what was killed had none of it."""
+    dies_late = _DIES_LATE.replace("DIE_AFTER_S", "0.1")
+    source = f"{ORDERS}runner._DIE_WITHIN_S = 0.0\n{dies_late}"
+    said = started(tmp_path, source, is_program=True, keeps_data=True)
     assert json.loads(said.splitlines()[-1])["clean"], said
 
 
