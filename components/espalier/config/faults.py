@@ -29,7 +29,7 @@ def explained(
     lines = [f"{path}: {len(faults)} fault(s) in the profile"]
     for line in faults:
         # a key's section too: the fault of an unknown one, or of keys that do not go together
-        named = f"{_KEY.match(line).group()}."  # pyright: ignore[reportOptionalMemberAccess]
+        named = f"{_AFTER_KEY.split(line, maxsplit=1)[0]}."
         is_given = any(
             f"{key}.".startswith(named) or named.startswith(f"{key}.") for key in overridden
         )
@@ -39,8 +39,8 @@ def explained(
     return "\n  ".join(lines)
 
 
-_KEY = re.compile(r"[\w.]*")
-"""The key that a fault's line begins with."""
+_AFTER_KEY = re.compile(r"[^\w.]")
+"""What ends the key at the beginning of a fault's line."""
 
 
 def fault_lines(

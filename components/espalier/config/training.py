@@ -194,9 +194,9 @@ class HealthConfig(Section):
     ignore: tuple[DetectorName, ...] = ()
     """Names of detectors that stay silent, where a run is meant to do what they notice."""
     canaries: int = Field(default=8, ge=0)
-    """Dev questions that are asked a second time at each dev evaluation, with an answer of chance
-    as the right one: one that counts as right shows that the verifier takes wrong answers. Families
-    that have no such answers ask none."""
+    """Number of dev questions that each dev evaluation asks a second time, with a random answer as
+    the right one. If an attempt at one counts as right, the verifier takes wrong answers. Families
+    without `MakesCanaries` have none."""
 
 
 class StreamsConfig(Section):

@@ -263,7 +263,7 @@ class MakesCanaries(ABC):
 
     @abstractmethod
     def unfindable_answer(self, rng: random.Random) -> str:
-        """Return an answer of chance, of the form of right ones, which nothing tells the policy."""
+        """Return a random answer, of the form of right ones, which no text or tool shows."""
 
 
 class HasBenchmarks(ABC):

@@ -209,7 +209,7 @@ def ranks_watched(
     limit_s: float,
     end_workers: Callable[[], None],
 ) -> Generator[None]:
-    """Within the block, end this process if another rank hangs; the exit code asks for another try.
+    """Within the block, end this process with EX_TEMPFAIL if another rank hangs.
 
     Args:
         processes: the group that this process has joined.

@@ -160,7 +160,7 @@ class SearchQA(
         yield lambda view: search_environments(search(view), self)
 
     def unfindable_answer(self, rng: random.Random) -> str:
-        """Return a word that no language has."""
+        """Return random letters, which no document contains."""
         return "".join(rng.choices(string.ascii_lowercase, k=14))
 
     def asks_for_added_lines(self, task: Task) -> bool:

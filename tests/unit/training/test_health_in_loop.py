@@ -103,15 +103,18 @@ def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, acti
     assert same_weights(unbroken, resumed)
 
 
+def controls_of(loop):
+    """What a response to a notice may change in the loop."""
+    parts = loop.parts
+    return LoopControls(loop._update, parts.pool, loop.progress, parts.publisher, parts.sampler)
+
+
 def test_added_entropy_trains_as_the_profiles_own_does(warm, tmp_path):
     own = changed(steps=2, algorithm={"entropy_coefficient": ENTROPY_BONUS})
     by_profile, _ = run_written(warm, tmp_path / "own", profile=own)
     none = changed(steps=2, algorithm={})
     added, _ = written_loop(warm, tmp_path / "added", none)
-    parts = added.parts
-    LoopControls(
-        added._update, parts.pool, added.progress, parts.publisher, parts.sampler
-    ).add_entropy(ENTROPY_BONUS)
+    controls_of(added).add_entropy(ENTROPY_BONUS)
     added.run(NullTracker())
     assert added.progress.history == by_profile.progress.history
     plain, _ = run_written(warm, tmp_path / "plain", profile=none)
@@ -124,10 +127,7 @@ def test_a_raised_penalty_trains_as_the_profiles_own_does(warm, tmp_path, place)
     own = changed(steps=2, algorithm={"kl": kl | {"coefficient": 0.05 * KL_FACTOR}})
     by_profile, _ = run_written(warm, tmp_path / "own", profile=own)
     raised, _ = written_loop(warm, tmp_path / "raised", changed(steps=2, algorithm={"kl": kl}))
-    parts = raised.parts
-    LoopControls(
-        raised._update, parts.pool, raised.progress, parts.publisher, parts.sampler
-    ).scale_kl(KL_FACTOR)
+    controls_of(raised).scale_kl(KL_FACTOR)
     raised.run(NullTracker())
     assert raised.progress.history == by_profile.progress.history
 

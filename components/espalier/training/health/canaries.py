@@ -15,7 +15,7 @@ from espalier.records.trajectory import Trajectory
 
 
 def canaries_of(family: Family[Any], tasks: Iterable[Task], count: int, seed: int) -> list[Task]:
-    """Return tasks with an answer of chance in the place of their own.
+    """Return copies of tasks whose right answer is a random one, which nobody can find.
 
     Args:
         family: the family of the tasks, or a mixture. Of a member without `MakesCanaries` there are
