@@ -68,13 +68,14 @@ _THOUSANDS = re.compile(r"(?<![\w.])\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\w)
 
 def _plain(text: str) -> str:
     whole = _THOUSANDS.sub(lambda found: re.sub(r"\s", "", found[0]), text)
-    return " ".join(whole.lower().translate(_PLAIN).split())
+    return _MINUS.sub("-", " ".join(whole.lower().translate(_PLAIN).split()))
 
 
 _PLAIN = str.maketrans(
     dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-") | {",": None}
 )
 """Commas do not count, and a minus has one sign."""
+_MINUS = re.compile(r"\b(?:minus|negative) (?=\$?\.?\d)")
 
 
 def is_solved(

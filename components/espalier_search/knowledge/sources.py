@@ -88,12 +88,17 @@ class JsonLine(NamedTuple):
         """Return the first of `keys` that the row has, as a non-empty string.
 
         Raises:
-            KnowledgeError: the row has none of them, or the value is not a text.
+            KnowledgeError: the row has none of them, or the value is not a text, or holds NUL
+                characters.
         """
         for key in keys:
             if key in self.row:
                 value = self.row[key]
                 if isinstance(value, str) and value.strip():
+                    if "\0" in value:
+                        raise KnowledgeError(
+                            f"{self.place}: {key!r} holds NUL characters (\\u0000). Remove them."
+                        )
                     return " ".join(value.split())
                 raise KnowledgeError(
                     f"{self.place}: {key!r} is {value!r}; write a string that is not empty"

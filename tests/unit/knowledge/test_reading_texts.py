@@ -237,6 +237,14 @@ def test_json_that_cannot_be_kept_is_refused_by_its_line(tmp_path, value, reason
         list(read_json_lines(tmp_path / "a.jsonl"))
 
 
+@pytest.mark.parametrize("field", ["title", "text"])
+def test_a_nul_that_json_escapes_is_refused_by_its_line(tmp_path, field):
+    row = {"title": "t", "text": "One."} | {field: "a\0b"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(KnowledgeError, match=rf"line 1: '{field}' holds NUL"):
+        folder_documents(tmp_path, [])
+
+
 @pytest.mark.parametrize("value", ['"\\ud800"', '{"a": ["\\udfff x"]}'])
 def test_half_a_surrogate_is_refused_by_its_line(tmp_path, value):
     (tmp_path / "a.jsonl").write_text(f'{{"title": "t"}}\n{{"title": "t", "text": {value}}}\n')

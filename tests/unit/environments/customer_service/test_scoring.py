@@ -17,6 +17,7 @@ TOLD = (
     ("54.04", "54.040"), ("10", "it's 10-day old"),
     ("5", "Order item-5 today."), ("c++", "We sell C++."),
     ("two  words", "here are two words"), ("10%", "with 10% off"),
+    ("-10", "minus 10"), ("-10", "Your balance is minus $10."), ("-2.5", "negative 2.5"),
 )  # fmt: skip
 NOT_TOLD = (
     ("10", "Your total is 100 dollars."), ("10", "10.5"),
@@ -29,6 +30,7 @@ NOT_TOLD = (
         "10\u202f000", "10%", "10 %", "10'000", "10.01",
     )),
     ("0", "10.0"), ("327.5", "327.55"), ("327.5", "1327.50"), ("5", "10\u20135 dollars"),
+    ("10", "minus 10"), ("10", "It is minus $10."), ("2.5", "Negative 2.5"),
     ("no", "now"), ("10", "item10"), ("10", ""), ("c", "cat"),
 )  # fmt: skip
 
