@@ -159,5 +159,9 @@ def _comparers() -> Comparers:
     return Comparers("math", within_s=_COMPARE_WITHIN_S)
 
 
+_EXPONENT = re.compile(r"(?<![\w.\\])(\d{1,40}(?:\.\d{1,40})?)[eE]([+-]?\d{1,3})(?!\w)")
+
+
 def _as_latex(text: str) -> str:
-    return text if _IS_LATEX.search(text) else rf"\boxed{{{text}}}"
+    spelled = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", text)  # math-verify reads Euler's number
+    return spelled if _IS_LATEX.search(spelled) else rf"\boxed{{{spelled}}}"

@@ -45,7 +45,10 @@ _DEGREE = (
     r"(?:\s*(?:\\(?:text|mathrm|rm)\s*)?\{?\s*[CFK]\s*\}?)?"
 )
 _DEGREES = re.compile(r"(?:[\s^{]*\\circ\s*\}?|\u00b0)\W*(?:(?:text|mathrm|rm)\W+)?([cfk])?\W*")
-_NAMED_UNIT = r"((?:(?:square|sq\.?|cubic)\s+)?[^\W\d_]{2,40})"
+_NAMED_UNIT = (
+    r"((?:(?:square|sq\.?|cubic)\s+)?[^\W\d_]{2,40}(?:\s+per\s+[^\W\d_]{1,40})?"
+    r"|(?:[dghlms]|[^\W\d_]{2,40})/(?:[dghlms]|[^\W\d_]{2,40})(?:\^\{?[23]\}?)?)"
+)
 _UNIT = re.compile(
     r"(?:\s|\\[,;! ])*(?:\\(?:text|mathrm)\s*\{\s*([^{}\d]{1,40}?(?:\^[23])?)\s*\}"
     rf"|\\,?\s+{_NAMED_UNIT}"
@@ -65,6 +68,7 @@ _SCALES = {
     "fifth": Fraction(1, 5), "tenth": Fraction(1, 10), "hundredth": Fraction(1, 100),
     "thousandth": Fraction(1, 1000),
 }  # fmt: skip
+_RATE = re.compile(r"\s*/\s*|\s+per\s+")
 _POWERS = {"square": "2", "sq": "2", "cubic": "3"}
 _RAISED = str.maketrans({"\u00b2": "^2", "\u00b3": "^3"})
 _NO_UNITS = frozenset(
@@ -84,7 +88,7 @@ _ALIKE = {
         ("day", "d"), ("l", "liter", "litre"), ("degree", "\\circ", "^\\circ", "\u00b0"),
         ("%", "\\%", "percent"), ("dollar", "usd", "buck"), ("euro", "eur", "\u20ac"),
         ("cent", "\u00a2"), ("yen", "\u00a5"), ("degree c", "degrees celsius", "celsius"),
-        ("degree f", "degrees fahrenheit", "fahrenheit"),
+        ("degree f", "degrees fahrenheit", "fahrenheit"), ("mi/h", "mph"), ("km/h", "kph", "kmh"),
     )
     for name in names
 }  # fmt: skip
@@ -195,11 +199,38 @@ _LATEX = str.maketrans({"\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u221e": r"\i
 
 
 def in_latex(text: str) -> str:
-    """An answer with signs that math-verify does not read, such as \u00bd and \u221e, in LaTeX."""
-    if text.isascii():
-        return text
-    spelled = _FRACTION.sub(_fraction, _DASH.sub("-", text))
-    return _ROOT.sub(r"\\sqrt{\1}", _POWER.sub(_power, spelled)).translate(_LATEX).strip()
+    """An answer in LaTeX where it has signs, or is typed in a way, that math-verify misreads.
+
+    These are signs such as \u00bd, what is typed as `pi/2`, `sin(x)`, `x**2`, `2^-3` or `<1, 2>`,
+    and the degrees of an angle.
+    """
+    if not text.isascii():
+        spelled = _FRACTION.sub(_fraction, _DASH.sub("-", text))
+        text = _ROOT.sub(r"\\sqrt{\1}", _POWER.sub(_power, spelled)).translate(_LATEX).strip()
+    for typed, latex in _TYPED:
+        text = typed.sub(latex, text)
+    return text
+
+
+_TYPED = (
+    (re.compile(r"(?<=[\w)}])\*\*(?=[\w({\\-])"), "^"),
+    (re.compile(r"\^\s*(-\d{1,40}(?:\.\d{1,40})?|-[a-zA-Z]|\d{1,40}\.\d{1,40})"), r"^{\1}"),
+    (
+        re.compile(r"(?<![a-zA-Z\\])(pi|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"),
+        r"\\\1 ",
+    ),
+    (
+        re.compile(r"\A[\s$]*(?:\\langle|<)([^<>]{1,200},[^<>]{1,200}?)(?:\\rangle|>)[\s$]*\Z"),
+        r"(\1)",
+    ),
+    (
+        re.compile(
+            r"(\\(?:sin|cos|tan|cot|sec|csc)\s*(?:\\left)?[({]?\s*)(\d{1,40}(?:\.\d{1,40})?)"
+            rf"\s*{_DEGREE}"
+        ),
+        r"\1{\\frac{\2\\pi}{180}}",
+    ),
+)
 
 
 def _fraction(sign: re.Match[str]) -> str:
@@ -300,6 +331,10 @@ def _unit(behind: str) -> str | None:
         named, power = rest.strip(), of_word
     elif named[-2:] in ("^2", "^3"):
         named, power = named[:-2], named[-1]
-    single = named.removesuffix("s") if len(named) > len("ms") else named
-    unit = _ALIKE.get(named, _ALIKE.get(single, single))
+    unit = "/".join(map(_one_unit, _RATE.split(named)))
     return f"{unit}^{power}" if power else unit
+
+
+def _one_unit(named: str) -> str:
+    single = named.removesuffix("s") if len(named) > len("ms") else named
+    return _ALIKE.get(named, _ALIKE.get(single, single))

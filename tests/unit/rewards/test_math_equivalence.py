@@ -89,6 +89,48 @@ UNEQUAL = (
 )  # fmt: skip
 
 
+TYPED = (
+    ("pi", r"\pi"), ("2pi", r"2\pi"), ("2 pi", r"2\pi"), ("pi/2", r"\frac{\pi}{2}"),
+    ("pi r^2", r"\pi r^2"), ("(pi/2, 1)", r"(\frac{\pi}{2}, 1)"), ("sin(x)", r"\sin x"),
+    ("sin(pi/2)", "1"), ("arcsin(1/2)", r"\frac{\pi}{6}"), ("log(100)", "2"), ("ln(e)", "1"),
+    ("x**2", "x^2"), ("2**10", "1024"), ("(x+1)**2", "(x+1)^2"), ("10^-3", "0.001"),
+    ("x^-1", r"\frac{1}{x}"), ("2^-x", "2^{-x}"), ("4^0.5", "4^{0.5}"),
+    ("<2,-1>", "(2,-1)"), (r"\langle 2,-1\rangle", "(2,-1)"), (r"$\langle 1,2\rangle$", "(1,2)"),
+    (r"\sin 30^\circ", r"\frac12"), (r"\cos(60^{\circ})", "0.5"), ("sin 30\u00b0", "1/2"),
+    (r"2\tan 45^\circ", "2"), ("1e10", "10^{10}"),
+    ("6.02e23", r"6.02\times 10^{23}"), ("2.5E-3", r"2.5\cdot 10^{-3}"),
+)  # fmt: skip
+NOT_TYPED = (
+    ("pie", r"\pi"), ("2pi", r"3\pi"), ("pi", "i p"), ("sin(x)", r"\cos x"), ("x**2", "x^3"),
+    ("10^-3", "1000"), ("<2,-1>", "(-1,2)"), ("<2,-1>", "(2,1)"), (r"\sin 30^\circ", r"\sin 30"),
+    (r"\sin 30^\circ", "-0.988"), ("1e10", "10^{11}"), ("2e", "2"), ("1e-7", "2e-7"),
+    ("x<5, y>3", "(5,3)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "right"), [(TYPED, True), (NOT_TYPED, False)])
+def test_what_is_typed_is_read_as_its_latex(pairs, right):
+    found = {pair: math_equivalent(pair[0], [pair[1]]) for pair in pairs}
+    assert set(found.values()) == {right}, found
+
+
+RATES = (
+    ("100 km/h", "100"), ("100 km/h", r"100\text{ km/h}"), ("100 mph", "100 miles per hour"),
+    ("100 kilometers per hour", "100 km/h"), ("5 m/s", r"5\ \mathrm{m/s}"),
+    ("5 meters per second", "5 m/s"), ("9.8 m/s^2", r"9.8\text{ m/s}^2"), ("40 mi/hr", "40 mph"),
+)  # fmt: skip
+OTHER_RATES = (
+    ("100 km/h", "100 mi/h"), ("5 m/s", "5 m"), ("5 m/s", "5 s/m"), ("5 m/s", "5 m/s^2"),
+    ("100 miles per hour", "100 miles per day"), ("100 mph", "100 km/h"), ("5 x/y", "5"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "right"), [(RATES, True), (OTHER_RATES, False)])
+def test_a_rate_is_a_unit_of_two(pairs, right):
+    found = {pair: math_equivalent(pair[0], [pair[1]]) for pair in pairs}
+    assert set(found.values()) == {right}, found
+
+
 OTHER_WORDS = (
     ("nylevE", "Evelyn"), ("neve", "even"), ("ddo", "odd"), ("Neil", "Line"), ("onno", "noon"),
     ("May", "Amy"), ("listen", "silent"), ("Lisa", "Ails"), ("EVEN", "NEVE"),
