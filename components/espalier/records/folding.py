@@ -24,12 +24,13 @@ _WORD = re.compile(r"\w+")
 _FOLDED_SCRIPTS = ("LATIN", "GREEK")
 _STRESS = "\u0300\u0301"
 """Marks that other scripts use for the stress alone."""
-_ALIKE = str.maketrans("\u0451", "\u0435")
+_ALIKE = str.maketrans("\u0451\u0401", "\u0435\u0415")
 """Letters that one language writes in place of each other: Russian \u0451 and \u0435."""
 _APOSTROPHES = str.maketrans("", "", "'\u2019\u2018\u02bb\u02bc`\u00b4")
-_IGNORED = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+_IGNORED = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u00a9\u00ae\u2120\u2122]+")
 """Characters that caseless matching ignores (Unicode's NFKC_Casefold): soft hyphens, joiners and
-blanks without a width say where a word may be broken, or how its letters are drawn."""
+blanks without a width say where a word may be broken, or how its letters are drawn. And the marks
+of rights in a name, of which a decomposition would make the letters "tm"."""
 EMPTY_WORDS = frozenset({"of", "the", "a", "an", "is", "in", "that"})
 """Words that do not help to distinguish lines or titles."""
 
@@ -42,11 +43,11 @@ def fold(text: str) -> str:
     text = text.translate(_APOSTROPHES)
     if text.isascii():
         return text.lower()
-    return fold_accents(_IGNORED.sub("", text)).lower().translate(_ALIKE)
+    return fold_accents(_IGNORED.sub("", text)).lower()
 
 
 def fold_accents(text: str) -> str:
-    """Drop the marks of Latin and Greek letters, and those of stress; compose the rest again.
+    """Drop the marks of Latin and Greek letters, of stress and of Russian \u0451; compose others.
 
     Marks of other scripts are letters: without them three words of Hindi may be one, and Japanese
     b, p and h.
@@ -59,7 +60,7 @@ def fold_accents(text: str) -> str:
             kept.append(char)
         elif not base_is_folded and char not in _STRESS:
             kept.append(char)
-    return unicodedata.normalize("NFC", "".join(kept))
+    return unicodedata.normalize("NFC", "".join(kept)).translate(_ALIKE)
 
 
 _KATAKANA = r"[\p{Katakana}\u30fc]"

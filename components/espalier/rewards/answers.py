@@ -8,7 +8,8 @@ white space do not count. In contrast to it
 - a bound, an estimate or a percentage is another number: <5, ~5, 5+ and 5% are not 5;
 - presentation does not count: typographic quotes and dashes, blanks without width, accents of Latin
   and Greek letters, which an uncased policy cannot write; marks of other scripts are letters;
-- signs that name something count: A+ and A* are not A, C# is not C, .NET is not NET, x^2 not x2;
+- signs that name something count: A+ and A* are not A, C# is not C, .NET is not NET, x^2 not x2,
+  x+y not x-y;
 - an answer of which nothing would remain ("A", "The", "?") is compared as it stands.
 """
 
@@ -35,6 +36,7 @@ _SHOWN = str.maketrans(
         **dict.fromkeys("\u2044\u2215", "/"),
         # without width: joiners, soft hyphens, directions
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u061c", ""),
+        **dict.fromkeys("\u00a9\u00ae\u2120\u2122", ""),  # rights in a name
         **dict.fromkeys(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))), ""),
     }
 )
@@ -43,7 +45,10 @@ _SUBSCRIPTS = re.compile("[\u2080-\u2089]+")
 _FRACTION_SIGN = "[\u00bc-\u00be\u2150-\u215f\u2189\u2460-\u249b\u2776-\u2793]"
 """Signs of whole numbers: beside a digit they are no further digit, 1\u00bd is not 11/2."""
 _BESIDE_SIGN = re.compile(rf"(?<=\d)(?={_FRACTION_SIGN})|(?<={_FRACTION_SIGN})(?=\d)")
-_SIGNED_MONEY = re.compile(r"^([+-])\$(?=\.?\d)")
+_COINS = "\u20a0-\u20bf\u00a3\u00a5\u0e3f\u09f3"
+"""Signs of money but the dollar, which is punctuation."""
+_SIGNED_MONEY = re.compile(rf"^([+-])(?:\$|([{_COINS}]))(?=\.?\d)")
+_MONEY = re.compile(rf"[{_COINS}](?=[+-]?\.?\d)")
 _BOUND = re.compile(r"(?:[<>]=?|!=|=[<>]|~)(?=[+-]?\$?\.?\d[^<>]*$)")
 """A sign that makes a number a bound or an estimate, but no brackets around it."""
 _BLANK_IN_SIGNED = re.compile(
@@ -56,8 +61,14 @@ _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 _NUMBER = re.compile(
     r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
 )
-_BEFORE_NUMBER = ("^", "<", ">", "<=", ">=")
-"""Signs between a letter and a number that count."""
+_BETWEEN = ("^", "<", ">", "<=", ">=", "+", "=", "!=")
+"""Signs between letters or numbers that count."""
+_MONEY_BEHIND = re.compile(rf"(?<!\S)([+-]?[\d.,]{{1,40}}) ?([{_COINS}])(?!\S)")
+_UNIT_BEHIND = re.compile(
+    r"(?<!\S)([+-]?\d{1,40}(?:[.,]\d{1,40}){0,13})"
+    r"(?=(?:[ap]m|[kcm]m|[km]g|ml|ft|mi|lbs?|[km]ph|[kmg]?hz|[kmgt]b|[km]w|min|sec|hrs?|yrs?|bce?)\b)"
+)
+"""A number with a unit that is written behind it with or without a blank."""
 _STAR = re.compile(r"(?<!\d)\*|\*(?!\d)")
 _NAMING_DOT = re.compile(r"(?<!\.)\.$")
 _SHORT_NAME = 2
@@ -143,10 +154,11 @@ def _words(text: str) -> tuple[str, ...]:
     raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", text))
     lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
     shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
-    folded = " ".join(fold_accents(shown).translate(_SHOWN).lower().split())
+    folded = " ".join(fold_accents(shown).translate(_SHOWN).casefold().split())
     if folded.count("*") > 1:  # Markdown
         folded = _STAR.sub("", folded)
-    signed = _BLANK_IN_SIGNED.sub(r"\1", folded)
+    spaced = _UNIT_BEHIND.sub(r"\1 ", _MONEY_BEHIND.sub(r"\2\1", folded))
+    signed = _BLANK_IN_SIGNED.sub(r"\1", spaced)
     # a mark may stand behind punctuation, and a letter after that
     return tuple(filter(None, (fold_accents(_word(token)) for token in signed.split())))
 
@@ -157,9 +169,9 @@ def _plain(digits: str) -> str:
 
 def _word(token: str) -> str:
     """A word without its punctuation, or a number in its one spelling; "" if nothing remains."""
-    token = _SIGNED_MONEY.sub(r"\1", token)
-    if bound := _BOUND.match(token):
-        return bound[0] + _word(token[bound.end() :])
+    token = _SIGNED_MONEY.sub(lambda found: (found[2] or "") + found[1], token)
+    if sign := _BOUND.match(token) or _MONEY.match(token):
+        return sign[0] + _word(token[sign.end() :])
     start, end = 0, len(token)
     while start < end and _is_punctuation(token[start]) and not _begins_number(token, start):
         start += 1
@@ -177,7 +189,7 @@ def _kept(inner: str) -> Iterator[str]:
     """The parts of a word that count: all but punctuation, and that inside of a number.
 
     12:30 and 1914-1918 keep theirs, and so does what has more of it in a row, such as 1::2, a
-    power, such as x^2, and a bound, such as p<0.05.
+    power, such as x^2, a bound, such as p<0.05, and a sum, such as x+y.
     """
     end = 0
     for is_sign, run in groupby(inner, _is_punctuation):
@@ -185,9 +197,9 @@ def _kept(inner: str) -> Iterator[str]:
         start, end = end, end + len(part)
         before, after = inner[start - 1 : start], inner[end : end + 1]
         is_inside = before.isdigit() and after.isdigit()
-        is_power_or_bound = part in _BEFORE_NUMBER and before.isalnum() and after.isdigit()
+        is_between = part in _BETWEEN and before.isalnum() and after.isalnum()
         begins_number = start == 0 and _begins_number(inner, 0)
-        if not is_sign or is_inside or is_power_or_bound or begins_number:
+        if not is_sign or is_inside or is_between or begins_number:
             yield part
 
 
