@@ -13,10 +13,11 @@ from espalier.wire.requests import Refusal
 from espalier_ui.attempts import Filter, source_filter
 from espalier_ui.parameters import AttemptPlace, Page
 from espalier_ui.runs import Run, RunCatalog
-from espalier_ui.sources import SOURCES
+from espalier_ui.sources import POLICIES, SOURCES
 
 SORTS = ("position", "worse", "better", "differs")
 _SIDE = re.compile(rf"([a-z0-9._-]+):({'|'.join(SOURCES)})(?::(\d{{1,9}})(?:-(\d{{1,9}}))?)?")
+_IS_GREEDY = "coalesce(json_extract(shown, '$.sample'), 0) = ?"
 _NORMAL_95 = 1.959964
 """Quantile of the normal distribution for an interval of 95%."""
 
@@ -42,6 +43,8 @@ class _Tried(NamedTuple):
 def side_of(text: str, catalog: RunCatalog) -> Side:
     """Return the side that RUN:SOURCE or RUN:train:FROM-TO names.
 
+    Of an evaluation these are the greedy answers, of which its score is made, not the sampled ones.
+
     Raises:
         Refusal: it is none, or there is no such run.
     """
@@ -54,6 +57,8 @@ def side_of(text: str, catalog: RunCatalog) -> Side:
             code="bad_parameter",
         )
     wanted = source_filter(match[2])
+    if match[2] in POLICIES:
+        wanted = wanted.also(_IS_GREEDY, 0)
     if match[3]:
         wanted = wanted.also("step BETWEEN ? AND ?", int(match[3]), int(match[4] or match[3]))
     return Side(text, catalog.get(match[1]), wanted)

@@ -1,8 +1,8 @@
 """The figures that reinforcement learning keeps for each step: what each is, and what it is per.
 
-They are the columns of the history, and a few of trackers alone. Trainer, report, metrics and the
-documentation take a figure's meaning from this table. A name may hold words in capitals, which
-stand for what the profile names: `reward/NAME`, `NAME/kappa/CRITERION`.
+They are the columns of the history, and a few that trackers and the viewer alone have. Trainer,
+report, metrics and the documentation take a figure's meaning from this table. A name may hold words
+in capitals, which stand for what the profile names: `reward/NAME`, `NAME/kappa/CRITERION`.
 """
 
 from __future__ import annotations
@@ -400,27 +400,31 @@ STEP_FIGURES = {
         Per.QUESTION,
     ),
     "step_s": StepFigure(
-        "duration of the step, with its evaluation and checkpoint; only in trackers", "s", Per.STEP
+        "duration of the step, with its evaluation and checkpoint; not in the history",
+        "s",
+        Per.STEP,
     ),
     "rollout_s": StepFigure(
-        "part of it in which the learner waits for rollouts; only in trackers", "s", Per.STEP
+        "part of it in which the learner waits for rollouts; not in the history", "s", Per.STEP
     ),
     "update_s": StepFigure(
-        "part of it in which policy and critic are scored and updated; only in trackers",
+        "part of it in which policy and critic are scored and updated; not in the history",
         "s",
         Per.STEP,
     ),
     "tokens_per_s": StepFigure(
-        "action tokens of the step's scored trajectories, over its duration; only in trackers",
+        "action tokens of the step's scored trajectories, over its duration; not in the history",
         "tokens per second",
         Per.STEP,
     ),
     "update_tokens_per_s": StepFigure(
-        "`update_tokens` over the time of the updates, scoring included; only in trackers",
+        "`update_tokens` over the time of the updates, scoring included; not in the history",
         "tokens per second",
         Per.STEP,
     ),
-    "checkpoint_step": StepFigure("step of the newest checkpoint; only in trackers", "", Per.STEP),
+    "checkpoint_step": StepFigure(
+        "step of the newest checkpoint; not in the history", "", Per.STEP
+    ),
 }
 """In the order of the documentation."""
 

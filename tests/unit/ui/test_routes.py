@@ -248,6 +248,22 @@ def test_sides_are_compared_by_task(viewer):
     assert [side["attempts"] for side in steps["sides"]] == [8, 16]
 
 
+def test_policies_are_compared_by_their_greedy_answers(tmp_path):
+    write_run(tmp_path / "run", steps=0)
+    for policy in ("warm_start", "trained"):
+        sampled = [
+            episode_record(attempt("h0", number, right=False), EpisodePlace(0, number, NOW))
+            for number in range(1, 5)
+        ]
+        write_stream(tmp_path / "run" / "evaluation" / "streams" / policy, EPISODES, sampled)
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    found = viewer.get("compare", side=["run:warm_start", "run:trained"])
+    assert [side["attempts"] for side in found["sides"]] == [3, 3]
+    assert [round(side["right"], 3) for side in found["sides"]] == [0.333, 0.667]
+    assert viewer.get("runs/run/attempts", source="trained")["total"] == 7
+    viewer.catalog.close()
+
+
 def test_a_task_leads_to_the_steps_that_trained_on_it(viewer):
     found = viewer.get("runs/demo/tasks/t0")
     assert (found["gold"], found["split"]) == (["france"], "train")

@@ -126,7 +126,7 @@ function difference(one) {
   const [low, high] = (one.ci95 ?? []).map((end) => signed(end, percent(end)));
   const interval = low && high ? ` (95% interval ${low} to ${high})` : "";
   const counts = [`${figure(one.better)} better`, `${figure(one.worse)} worse`];
-  return ` less A, over the ${figure(one.tasks)} tasks of both: right ${right}${interval}; ` +
+  return ` minus A, over the ${figure(one.tasks)} tasks of both: right ${right}${interval}; ` +
     `${counts.join(", ")}, ${figure(one.same)} the same.`;
 }
 
