@@ -1,9 +1,9 @@
 """Every figure of a step, computed again from its trajectories by other means than the trainer's.
 
 The oracle scores one trajectory at a time with the weights of each update in float64, and knows the
-formulas of its four runs alone. Times are only in trackers. Figures of losses and rules that no run
-here has are in the golden cases of the algorithms; those of judges, reward models and self-play in
-their own tests.
+formulas of its four runs alone. Times are not in the history. Figures of losses and rules that no
+run here has are in the golden cases of the algorithms; those of judges, reward models and self-play
+in their own tests.
 """
 
 import itertools
