@@ -147,7 +147,10 @@ def rejection_funnel(
     counts += [rows.counts() if rows else {} for rows in (made, accepted)]
     screened = run.artifacts.get("filter_curriculum")
     kept = screened.manifest.rows if screened else {}
-    counts += [{"train": kept.get(name)} for name in ("candidates", "kept")]
+    if kept.get("candidates"):  # none where the profile has no curriculum
+        counts += [{"train": kept.get(name)} for name in ("candidates", "kept")]
+    else:
+        counts += [{}, {}]
     rows = [(title, *(c.get(kind) for c in counts)) for kind, title in _KINDS.items()]
     columns = ("rows", "requested", "synthesized", "accepted", "screened", "in the band")
     table = ReportTable("Rows by step", columns, tuple(row for row in rows if any(row[1:])))

@@ -9,7 +9,7 @@ from typing import Any
 from espalier.chain import STAGES
 from espalier.records import policy_label
 from espalier.reporting import dataset
-from espalier.reporting.comparison import POLICIES, Cell, compare, drawn_group
+from espalier.reporting.comparison import Cell, compare
 from espalier.reporting.formats import (
     NOT_RUN,
     duration,
@@ -201,10 +201,6 @@ def _comparison(run: RunDirectory) -> Section:
         )
         for name, rows in compared.groups
     ]
-    if group := drawn_group(results):
-        named = {policy: policy_label(results, policy) for policy in POLICIES}
-        scores = group.scores.rename(columns=named)
-        tables.insert(1, table_of(scores, f"Exact match by {group.name}, 0-1", "bars"))
     return Section(title, note, tuple(tables))
 
 
@@ -242,6 +238,9 @@ def _phases(run: RunDirectory) -> Section | None:
 
 
 def _curriculum(run: RunDirectory) -> Section:
+    if run.profile.get("curriculum", {}).get("enabled") is False:
+        note = "curriculum.enabled is false: training draws from all accepted tasks."
+        return Section("Curriculum", note)
     table = run.table("filter_curriculum", "pass_rates.parquet")
     if table is None or table.empty:
         return _absent("Curriculum", "filter_curriculum", run)

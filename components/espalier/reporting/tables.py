@@ -77,7 +77,7 @@ def table_of(frame: pd.DataFrame, name: str, kind: TableKind = "rows") -> Report
     stride = -(-len(frame) // _MOST_ROWS) or 1
     places = sorted({*range(0, len(frame), stride), *([len(frame) - 1] if len(frame) else [])})
     return ReportTable(
-        name=name if stride == 1 else f"{name}, every {stride}th row",
+        name=name if stride == 1 else f"{name}, one row of {stride}",
         columns=tuple(words(str(column)) for column in frame.columns),
         rows=tuple(tuple(map(_plain, row)) for row in frame.iloc[places].itertuples(index=False)),
         kind=kind,

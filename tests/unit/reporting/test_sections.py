@@ -132,8 +132,7 @@ def test_groups_are_named_as_the_results_name_them(unjudged):
     results = {"eval": dict.fromkeys(("untrained", "warm_start", "trained"), figures)}
     found = with_results(unjudged, results)
     assert list(rows_of(found, "Exact match by steps")) == ["1 step", "2 steps", "10 steps"]
-    drawn = rows_of(found, "Exact match by steps, 0-1")
-    assert drawn["10 steps"] == pytest.approx((1.0, 1.0, 1.0))
+    assert rows_of(found, "Exact match by steps")["10 steps"][0] == "100.0 % (0.0 to 90.0, n 50)"
 
 
 def test_memory_and_searches_are_shown_with_a_dash_where_missing(unjudged):
@@ -250,7 +249,7 @@ def test_curves_name_the_weights_that_were_kept(sections):
 
 def test_a_long_history_is_thinned_and_says_so():
     table = table_of(pd.DataFrame({"step": range(1, 5002)}), "Loss")
-    assert table.name == "Loss, every 3th row"
+    assert table.name == "Loss, one row of 3"
     assert len(table.rows) <= 2001
     assert (table.rows[0], table.rows[-1]) == ((1,), (5001,))
 
@@ -266,6 +265,18 @@ def test_a_stage_that_measured_nothing_says_so(tmp_path):
     publish(run, "warm_policy", "warm_start", no_steps)
     note = sections_of(run)["Learning curves"].note
     assert "Warm start: warm start ran and has nothing to show here." in note
+
+
+def test_without_a_curriculum_nothing_counts_as_screened(tmp_path):
+    run = make_run(tmp_path / "run", last_stage="warm_start")
+    profile = json.loads((run / "profile.json").read_text())
+    profile["curriculum"]["enabled"] = False
+    (run / "profile.json").write_text(json.dumps(profile))
+    publish(run, "curriculum", "filter_curriculum", lambda _: {"candidates": 0, "kept": 0})
+    sections = sections_of(run)
+    assert "curriculum.enabled is false" in sections["Curriculum"].note
+    funnel = rows_of(sections["From requested to trained rows"], "Rows by step")
+    assert funnel["training questions"][3:] == (None, None)
 
 
 def test_tasks_are_counted_by_pass_rate_with_empty_bins_kept():
