@@ -216,7 +216,10 @@ _TYPED = (
     (re.compile(r"(?<=[\w)}])\*\*(?=[\w({\\-])"), "^"),
     (re.compile(r"\^\s*(-\d{1,40}(?:\.\d{1,40})?|-[a-zA-Z]|\d{1,40}\.\d{1,40})"), r"^{\1}"),
     (
-        re.compile(r"(?<![a-zA-Z\\])(pi|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"),
+        re.compile(
+            r"(?<![a-zA-Z\\])(pi(?![a-zA-Z])|(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)"
+            r"(?=\s*[({\\^\d]|\s+[a-zA-Z]))"
+        ),
         r"\\\1 ",
     ),
     (

@@ -92,6 +92,7 @@ UNEQUAL = (
 TYPED = (
     ("pi", r"\pi"), ("2pi", r"2\pi"), ("2 pi", r"2\pi"), ("pi/2", r"\frac{\pi}{2}"),
     ("pi r^2", r"\pi r^2"), ("(pi/2, 1)", r"(\frac{\pi}{2}, 1)"), ("sin(x)", r"\sin x"),
+    ("cos 2x", r"\cos(2x)"),
     ("sin(pi/2)", "1"), ("arcsin(1/2)", r"\frac{\pi}{6}"), ("log(100)", "2"), ("ln(e)", "1"),
     ("x**2", "x^2"), ("2**10", "1024"), ("(x+1)**2", "(x+1)^2"), ("10^-3", "0.001"),
     ("x^-1", r"\frac{1}{x}"), ("2^-x", "2^{-x}"), ("4^0.5", "4^{0.5}"),
@@ -141,7 +142,7 @@ OTHER_WORDS = (
 )  # fmt: skip
 SAME_WORDS = (
     ("Evelyn", "Evelyn"), ("evelyn", "Evelyn"), ("Evelyn.", "Evelyn"),
-    (r"\textbf{Evelyn}", "Evelyn"),
+    (r"\textbf{Evelyn}", "Evelyn"), ("tan", "Tan"), ("tan shoes", "tan shoes"),
     ("Even", "even"), (r"\text{odd}", "odd"), ("$Evelyn$", r"\text{Evelyn}"), ("BA", "AB"),
     ("ba", "ab"), ("zyx", "xyz"), ("hB", "Bh"), ("rtP", "Prt"), ("abcd", r"a \cdot bcd"),
     ("xyz", r"x \cdot y \cdot z"), ("TRUE", "true"),
