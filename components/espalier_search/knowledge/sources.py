@@ -268,12 +268,24 @@ def _without_markup(line: str, beside: Sequence[str]) -> str:
 
 
 _NUMBER_ALONE = re.compile(r"\d+\.")
+_SHORT_END = re.compile(r"(?:^|[\W_])(?:\d{1,4}|[^\W\d_]{1,3})\.\s*$")
+_ORDINAL_END = re.compile(r"(?:^|[\W_])\d{1,2}\.\s*$")
+_END_CHARACTERS = 12
+"""Of a sentence, in which these are looked for."""
+_AFTER_ORDINAL = re.compile(
+    r"(?:Januar|J\u00e4nner|Februar|M\u00e4rz|April|Mai|Juni|Juli|August|September|Oktober|November"
+    r"|Dezember|Jahrhunderts?|Jahrtausends?)\b"
+)
+"""What follows the dot of a German ordinal in most texts: `3. Mai`, `19. Jahrhundert`."""
 
 
 def _joined(sentences: Iterable[str]) -> Iterator[str]:
-    """The sentences; a number with a dot goes with what it counts, a point with NET after it."""
+    """The sentences; a number with a dot goes with what it counts, a point with NET after it.
+
+    An abbreviation of few letters, or a number, goes with a small letter after it: `5 km. away`.
+    """
     begun: list[str] = []
-    for sentence in sentences:
+    for sentence in _whole(sentences):
         if _NUMBER_ALONE.fullmatch(sentence.strip()):
             begun.append(f"{sentence.strip()} ")
         elif sentence.endswith(" ."):  # a blank would follow the end of a sentence
@@ -283,3 +295,19 @@ def _joined(sentences: Iterable[str]) -> Iterator[str]:
             begun.clear()
     if begun:
         yield "".join(begun).strip()
+
+
+def _whole(sentences: Iterable[str]) -> Iterator[str]:
+    """The sentences, with those in one that a dot inside of a sentence has parted."""
+    begun: list[str] = []
+    for sentence in sentences:
+        end = begun[-1][-_END_CHARACTERS:] if begun else ""
+        is_inside = (sentence[:1].islower() and _SHORT_END.search(end)) or (
+            _AFTER_ORDINAL.match(sentence) and _ORDINAL_END.search(end)
+        )
+        if begun and not is_inside:
+            yield " ".join(begun)
+            begun.clear()
+        begun.append(sentence)
+    if begun:
+        yield " ".join(begun)

@@ -23,6 +23,18 @@ LINES = (
     ("1) first\n2) second", ["first", "second"]),
     ("7. May was warm.\n\n12. May was cold.", ["7. May was warm.", "12. May was cold."]),
     ("- one", ["one"]),
+    ("It lies 5 km. away from Ulm. Go.", ["It lies 5 km. away from Ulm.", "Go."]),
+    (
+        "Он родился в 1990 г. в Москве. Потом уехал.",
+        [
+            "Он родился в 1990 г. в Москве.",
+            "Потом уехал.",
+        ],
+    ),
+    ("Er kam am 3. Mai 1990. Er ging.", ["Er kam am 3. Mai 1990.", "Er ging."]),
+    ("Im 19. Jahrhundert und am 1. M\u00e4rz.", ["Im 19. Jahrhundert und am 1. M\u00e4rz."]),
+    ("Narodil se 3. května 1990 v Brně.", ["Narodil se 3. května 1990 v Brně."]),
+    ("There were 12. They left. No. It is.", ["There were 12.", "They left.", "No.", "It is."]),
     ("+ 5 is a number", ["5 is a number"]),
     ("# Heading\n> quoted", ["Heading", "quoted"]),
     ("> 1914 was a year.", ["1914 was a year."]),
