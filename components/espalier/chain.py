@@ -23,6 +23,7 @@ from espalier.records import (
     Provenance,
     Tracker,
     content_digest,
+    expect_replaceable,
     json_digest,
     open_artifact,
     tree_digest,
@@ -84,7 +85,12 @@ class Stage:
             output_dir: path of the artifact that is published.
             tracker: takes settings and figures.
             external_digests: result of `external_inputs`, if the caller has it already.
+
+        Raises:
+            ArtifactError: something else than an artifact is at `output_dir`.
+            EspalierError: what the stage raises.
         """
+        expect_replaceable(output_dir)  # hours before it is published
         module: Any = importlib.import_module(f"espalier.stages.{self.name}")
         return module.run(profile, inputs, output_dir, tracker, external_digests=external_digests)
 

@@ -208,12 +208,14 @@ def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
     and never touches what was published before. Only one process writes an artifact at a time.
 
     Raises:
-        ArtifactError: the disk is full, the folder cannot be written, or another process is
-            writing this artifact.
+        ArtifactError: the disk is full, the folder cannot be written, it holds something else, or
+            another process is writing this artifact.
     """
-    draft_dir = output_dir.with_name(f".{output_dir.name}.draft")
     try:
-        with only_writer(output_dir), _removed_at_the_end(draft_dir):
+        with (
+            only_writer(output_dir),
+            _removed_at_the_end(output_dir.with_name(f".{output_dir.name}.draft")) as draft_dir,
+        ):
             draft_dir.mkdir(parents=True)
             draft = Draft(draft_dir)
             yield draft
@@ -228,11 +230,11 @@ def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
 
 
 @contextmanager
-def _removed_at_the_end(draft_dir: Path) -> Generator[None]:
+def _removed_at_the_end(draft_dir: Path) -> Generator[Path]:
     """Remove what a killed process left there, and what is left when the block ends."""
     shutil.rmtree(draft_dir, ignore_errors=True)
     try:
-        yield
+        yield draft_dir
     finally:
         # published, it has been renamed and is not there any more
         shutil.rmtree(draft_dir, ignore_errors=True)
@@ -242,6 +244,8 @@ def _removed_at_the_end(draft_dir: Path) -> Generator[None]:
 def only_writer(output_dir: Path, *, wait_s: float = 0.0) -> Generator[None]:
     """Lock an artifact folder against other writers within the block; readers are not affected.
 
+    What is there must be an artifact, an empty folder or nothing.
+
     The lock is the kernel's and dies with the process; `.NAME.lock` beside the folder is its file.
 
     Args:
@@ -249,9 +253,10 @@ def only_writer(output_dir: Path, *, wait_s: float = 0.0) -> Generator[None]:
         wait_s: seconds to wait for another writer.
 
     Raises:
-        ArtifactError: another process is writing there.
+        ArtifactError: another process is writing there, or what is there is no artifact.
         OSError: its parent folder cannot be written.
     """
+    expect_replaceable(output_dir)
     path = output_dir.with_name(f".{output_dir.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + wait_s
@@ -336,7 +341,12 @@ def replace_directory(draft_dir: Path, output_dir: Path) -> None:
     On Linux's own file systems both swap places in one step, so that a reader always sees one of
     them. If the file system cannot swap (NFS), the former one is renamed first; a process killed
     between these two renames leaves it under that name, and `only_writer` restores it.
+
+    Raises:
+        ArtifactError: what is there is no artifact.
+        OSError: the folder cannot be written.
     """
+    expect_replaceable(output_dir)
     former = output_dir.with_name(f".{output_dir.name}.former")
     if not output_dir.exists():
         draft_dir.rename(output_dir)
@@ -352,6 +362,31 @@ def replace_directory(draft_dir: Path, output_dir: Path) -> None:
             former.rename(output_dir)
             raise
     shutil.rmtree(former, ignore_errors=True)
+
+
+def expect_replaceable(output_dir: Path) -> None:
+    """Refuse to put an artifact where a file stands, or a folder of something else.
+
+    Raises:
+        ArtifactError: only an artifact or an empty folder may be replaced.
+    """
+    if output_dir.name in ("", ".."):
+        raise ArtifactError(f"{output_dir}: not the name of a new folder. Choose another --out")
+    if not output_dir.is_dir():
+        if os.path.lexists(output_dir):
+            raise ArtifactError(f"{output_dir}: a file, where a folder is to be. {_OTHER_PLACE}")
+        return
+    if not any(output_dir.iterdir()):
+        return
+    try:
+        read_manifest(output_dir)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{output_dir}: holds files, but is no artifact, so it is not replaced. {_OTHER_PLACE}"
+        ) from error
+
+
+_OTHER_PLACE = "Nothing was written: choose another --out, or move it away."
 
 
 def _bring_back(output_dir: Path) -> None:

@@ -1,9 +1,11 @@
 import os
 import resource
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from espalier.chain import CHAIN
 from espalier.records import (
     ArtifactError,
     Provenance,
@@ -82,6 +84,79 @@ def test_a_new_artifact_replaces_the_former_and_all_leftovers(tmp_path):
     _publish(tmp_path / "knowledge", triples="d e f")
     assert sorted(open_artifact(tmp_path / "knowledge").files) == ["triples"]
     assert [path.name for path in tmp_path.iterdir()] == ["knowledge"]
+
+
+def _own_file(place):
+    place.write_text("mine")
+
+
+def _own_folder(place):
+    place.mkdir()
+    (place / "thesis.txt").write_text("mine")
+
+
+def _web_app(place):
+    _own_folder(place)
+    (place / "manifest.json").write_text('{"name": "app", "icons": []}')
+
+
+def _damaged_artifact(place):
+    _own_folder(place)
+    (place / "manifest.json").write_text('{"schema_version": 1, "prod')
+
+
+def _dangling_link(place):
+    place.symlink_to("nowhere")
+
+
+OWN_PLACES = [_own_file, _own_folder, _web_app, _damaged_artifact, _dangling_link]
+
+
+@pytest.mark.parametrize("make", OWN_PLACES)
+def test_what_no_stage_wrote_is_not_replaced(tmp_path, make):
+    make(tmp_path / "mine")
+    before = _tree(tmp_path)
+    ran = []
+    with (
+        pytest.raises(ArtifactError, match=r"mine: .*--out"),
+        publishing(tmp_path / "mine", PROVENANCE),
+    ):
+        ran.append("an hour of work")
+    assert (ran, _tree(tmp_path)) == ([], before)
+
+
+@pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+def test_a_stage_refuses_a_folder_of_something_else_before_its_work(tmp_path, stage):
+    _own_folder(tmp_path / "mine")
+    with pytest.raises(ArtifactError, match=r"mine: .*--out"):
+        stage.run(None, {}, tmp_path / "mine", None)
+
+
+def test_what_is_put_there_meanwhile_is_not_replaced(tmp_path):
+    with pytest.raises(ArtifactError, match="mine"), publishing(tmp_path / "mine", PROVENANCE):
+        _own_folder(tmp_path / "mine")
+    assert _tree(tmp_path) == {"mine": None, "mine/thesis.txt": "mine"}
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "a/.."])
+def test_a_folder_without_a_name_of_its_own_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError, match="--out"):
+        _publish(Path(name), triples="a b c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    (tmp_path / "knowledge").mkdir()
+    _publish(tmp_path / "knowledge", triples="a b c")
+    assert "triples" in open_artifact(tmp_path / "knowledge").files
+
+
+def _tree(folder):
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full device")

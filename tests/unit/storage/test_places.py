@@ -50,6 +50,20 @@ def test_publishing_again_replaces_and_leaves_nothing_of_the_former(place, tmp_p
     assert files(tmp_path / "there") == files(tmp_path / "second")
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_no_artifact_is_not_replaced_by_one(place, tmp_path, kind):
+    artifact(tmp_path / "here")
+    place.publish(tmp_path / "here")
+    mine = tmp_path / "mine"
+    own = mine if kind == "file" else mine / "thesis.txt"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("mine")
+    with pytest.raises(ArtifactError, match="mine"):
+        place.fetch(mine)
+    assert own.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} <= {"here", "mine", "remote"}
+
+
 def test_neither_a_damaged_artifact_nor_a_note_is_published(place, tmp_path):
     artifact(tmp_path / "here", {"rows": b"whole"})
     (tmp_path / "here" / "rows").write_bytes(b"edit")

@@ -27,6 +27,7 @@ from espalier.records import (
     Provenance,
     Task,
     Tracker,
+    expect_replaceable,
     open_artifact,
     publishing,
     read_tasks,
@@ -63,6 +64,7 @@ def fit_reward_model(
         ArtifactError: an input is missing or damaged.
         DataError: all labels are equal, so that there is nothing to learn.
     """
+    expect_replaceable(output_dir)
     manifests = {name: open_artifact(path) for name, path in inputs.items()}
     origin = Provenance(
         producer=f"reward-model-{kind}",
