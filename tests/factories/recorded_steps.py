@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from espalier.algorithms.filters import HighEntropyTokens
 from espalier.environments import EnvironmentLostError
 from espalier.records import NullTracker
 from espalier.rollout.roller import Roller
@@ -54,6 +55,8 @@ class Step:
     """Groups of scored trajectories, with all terms."""
     trained: list = field(default_factory=list)
     """Groups that the step learned from."""
+    of_high_entropy: list = field(default_factory=list)
+    """For each trajectory learned from, whether each action token was kept."""
     updates: list = field(default_factory=list)
     critic_updates: list = field(default_factory=list)
     dev: list = field(default_factory=list)
@@ -165,6 +168,16 @@ class _Recorder:
 
         return dense_rows
 
+    def masked(self, former):
+        def masked(rule, loss_mask_BT, entropy_BT):
+            found_BT = former(rule, loss_mask_BT, entropy_BT)
+            self._steps[-1].of_high_entropy = [
+                found_T[mask_T] for found_T, mask_T in zip(found_BT, loss_mask_BT, strict=True)
+            ]
+            return found_BT
+
+        return masked
+
     def added(self, former):
         def add(gradient, minibatch, request, *, kl_coefficient):
             rows = [row for unit in minibatch.units for row in unit]
@@ -194,6 +207,7 @@ def _recording(steps, run):
             (AsynchronousSampler, "_admit", recorder.admitted),
             (GroupAdmission, "count", recorder.counted),
             (loop_module, "dense_rows", recorder.laid_out),
+            (HighEntropyTokens, "masked", recorder.masked),
             (PolicyGradient, "add", recorder.added),
             (CriticUpdate, "apply", recorder.fitted),
         ):

@@ -96,4 +96,6 @@ def test_an_adapter_learns_from_its_episodes_and_is_read_merged(directory, tmp_p
     with torch.no_grad():
         trained = policy.model.eval()(ids).logits
         merged = load_policy(tmp_path / "policy").model(ids).logits
-    torch.testing.assert_close(merged.log_softmax(-1), trained.log_softmax(-1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        merged.log_softmax(-1), trained.log_softmax(-1), rtol=1e-5, atol=1e-4
+    )

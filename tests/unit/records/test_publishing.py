@@ -126,7 +126,7 @@ def test_what_no_stage_wrote_is_not_replaced(tmp_path, make):
 
 
 @pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
-def test_a_stage_refuses_a_folder_of_something_else_before_its_work(tmp_path, stage):
+def test_a_stage_refuses_such_a_folder_before_its_work(tmp_path, stage):
     _own_folder(tmp_path / "mine")
     with pytest.raises(ArtifactError, match=r"mine: .*--out"):
         stage.run(None, {}, tmp_path / "mine", None)

@@ -319,11 +319,12 @@ def _cosine(one, other):
 
 
 def _thinks_a_call(episode):
-    """In tags: one search opened and closed, and the end of the message not an answer's."""
+    """In tags: from the first search that is opened to the end, one that is closed."""
     if episode.finish_reason.value != "parse_error":
         return "<search>" in (episode.messages[-1].thought or "")
     plain = re.sub("</?think>", "", episode.messages[-1].content)
-    return bool(re.fullmatch(r"[^<>]*<search>[^<>]*[^<>\s][^<>]*</search>\s*", plain))
+    end = plain[plain.find("<search>") :]
+    return bool(re.fullmatch(r"<search>[^<>]*[^<>\s][^<>]*</search>\s*", end))
 
 
 def _breaks_a_call(episode):
@@ -409,10 +410,16 @@ class _Oracle:
         for rule in self.algorithm.off_policy:
             found |= getattr(self, f"_{rule.name}")(rule, gaps)
         for rule in self.algorithm.token_filters:
-            entropies = torch.cat([self.start[row][1] for row in self.everything])
-            least = entropies.quantile(1 - rule.share) - 1e-7  # ties are kept
-            self.keep = [keep & (self.start[row][1] >= least) for row, keep in enumerate(self.keep)]
+            self.keep = self._of_high_entropy(rule)
         return found | self._mismatch(gaps)
+
+    def _of_high_entropy(self, rule):
+        """What the rule kept: rounding decides, and differs by processor, only at its bound."""
+        least = torch.cat([self.start[row][1] for row in self.everything]).quantile(1 - rule.share)
+        for row, kept in enumerate(self.step.of_high_entropy):
+            assert bool((self.start[row][1][kept] > least - 1e-5).all())
+            assert bool((self.start[row][1][~kept] < least + 1e-5).all())
+        return self.step.of_high_entropy
 
     def _advantages(self, outcomes, penalties):
         name = self.algorithm.advantage.name
