@@ -20,9 +20,15 @@ from espalier_search.knowledge.sources import SourceDocument, SourceQuestion
 
 _PRONOUN = re.compile(r"(?:He|She|It|They)(?=\s)")
 _OWNER = re.compile(r"(?:His|Her|Its|Their)(?=\s)")
-_YEAR = re.compile(r"(?<![\w,.])[12]\d{3}(?![\w,]|\.\d)")
-_NUMBER = re.compile(r"(?<![\w,.-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w,.-])\d+(?![\w,-]|\.\d)")
-_NAMES = re.compile(r"[A-Z][^\W\d_]+(?:[ '-][A-Z][^\W\d_]+)*")
+_YEAR = re.compile(r"[12]\d{3}")
+_NUMBER = re.compile(
+    r"\d{1,3}(?:([,' \u00a0\u2009\u202f\u2019])\d{3}(?:\1\d{3})*)(?!\d)|\d+(?:[.,]\d+)?"
+)
+_NAME = r"(?=\w[\w'\u2019&+#-])[A-Z][^\W_]*(?:['\u2019&-](?!s\b)[^\W_]+)*(?:\+\+|\#)?"
+_NAMES = re.compile(rf"{_NAME}(?: {_NAME})*")
+_WHOLE_AHEAD = re.compile(r"(?:^|[\s(\[\"\u201c\u2018\u00ab\u2014])$")
+_WHOLE_BEHIND = re.compile(r"(?:['\u2019]s)?[)\].,;:!?\"\u201d\u2019\u00bb]{0,4}(?:[\s\u2014]|$)")
+"""What stands beside a whole name or number: a part of O'Brien, of 12:30 or of $5 is no answer."""
 _MIN_WORDS, _MAX_WORDS = 4, 24
 _MAX_ANSWER_WORDS = 4
 _MAX_PER_SENTENCE = 2
@@ -103,7 +109,11 @@ def _gaps(sentence: str, title: str) -> Iterator[_Gap]:
             )
             # the first word is capitalised anyway, unless a second capitalised word follows it
             is_first_word = start == 0 and asked_as == "what" and " " not in match[0]
-            if overlaps or is_first_word or len(match[0].split()) > _MAX_ANSWER_WORDS:
+            is_whole = _WHOLE_AHEAD.search(sentence[max(0, start - 1) : start])
+            is_whole = is_whole and _WHOLE_BEHIND.match(sentence, end)
+            if overlaps or is_first_word or not is_whole:
+                continue
+            if len(match[0].split()) > _MAX_ANSWER_WORDS:
                 continue
             taken.append((start, end))
             yield _Gap(start, end, asked_as)
