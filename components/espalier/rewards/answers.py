@@ -19,7 +19,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import groupby
 
@@ -77,7 +77,7 @@ _SHORT_NAME = 2
 
 def normalize_answer(text: str) -> str:
     """Return the form in which answers are compared; may be empty."""
-    return " ".join(word for word in _words(text) if word not in _ARTICLE_WORDS)
+    return _without_articles(_words(text))
 
 
 def squad_form(text: str) -> str:
@@ -94,7 +94,10 @@ def squad_match(answer: str, gold: Iterable[str]) -> bool:
 
 def exact_match(answer: str | None, gold: Iterable[str]) -> bool:
     """Whether `answer` equals one of the accepted answers; a missing answer never does."""
-    return answer is not None and any(_same(answer, accepted) for accepted in gold)
+    if answer is None:
+        return False
+    said = _forms(answer)  # once: a long answer, of which there may be dozens of accepted ones
+    return any(_same(said, _forms(accepted)) for accepted in gold)
 
 
 def occurs_in(answer: str, text: str) -> bool:
@@ -102,9 +105,10 @@ def occurs_in(answer: str, text: str) -> bool:
 
     An answer without words never occurs.
     """
-    for form in _FORMS[:-1]:
-        if words := form(answer):
-            return f" {words} " in f" {form(text)} "
+    wanted, held = _words(answer), _words(text)
+    for form in (_without_articles, " ".join):
+        if words := form(wanted):
+            return f" {words} " in f" {form(held)} "
     return False
 
 
@@ -112,25 +116,33 @@ def token_f1(answer: str | None, gold: Iterable[str]) -> float:
     """Return the best word-overlap F1 of `answer` against the accepted answers, 0-1."""
     if answer is None:
         return 0.0
-    return max((_pair_f1(answer, accepted) for accepted in gold), default=0.0)
+    said = _forms(answer)
+    said_words = Counter(said[0].split())
+
+    def overlap(accepted: _Forms) -> float:
+        gold_words = Counter(accepted[0].split())
+        if not said_words or not gold_words:
+            return float(_same(said, accepted))
+        shared = (gold_words & said_words).total()
+        return 2 * shared / (said_words.total() + gold_words.total())
+
+    return max((overlap(_forms(accepted)) for accepted in gold), default=0.0)
 
 
-def _pair_f1(answer: str, accepted: str) -> float:
-    answer_words = normalize_answer(_narrow(answer)).split()
-    gold_words = normalize_answer(_narrow(accepted)).split()
-    if not answer_words or not gold_words:
-        return float(_same(answer, accepted))
-    shared = sum((Counter(answer_words) & Counter(gold_words)).values())
-    return 2 * shared / (len(answer_words) + len(gold_words))
+_Forms = tuple[str, str, str]
+"""An answer without articles, with them, and as it stands."""
 
 
-def _same(answer: str, accepted: str) -> bool:
+def _forms(text: str) -> _Forms:
+    narrow = _narrow(text)
+    words = _words(narrow)
+    return _without_articles(words), " ".join(words), narrow.strip().casefold()
+
+
+def _same(answer: _Forms, accepted: _Forms) -> bool:
     """Whether the two are equal in the first form in which something remains of both."""
-    for form in _FORMS:
-        said, wanted = form(_narrow(answer)), form(_narrow(accepted))
-        if said and wanted:
-            return said == wanted
-    return False
+    pairs = zip(answer, accepted, strict=True)
+    return next((said == wanted for said, wanted in pairs if said and wanted), False)
 
 
 def _narrow(text: str) -> str:
@@ -138,15 +150,8 @@ def _narrow(text: str) -> str:
     return text.replace(" ", "") if _WIDE_NUMBER.fullmatch(text) else text
 
 
-def _with_articles(text: str) -> str:
-    return " ".join(_words(text))
-
-
-def _as_it_stands(text: str) -> str:
-    return text.strip().casefold()
-
-
-_FORMS: tuple[Callable[[str], str], ...] = (normalize_answer, _with_articles, _as_it_stands)
+def _without_articles(words: Iterable[str]) -> str:
+    return " ".join(word for word in words if word not in _ARTICLE_WORDS)
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -156,3 +156,12 @@ def test_a_long_answer_takes_time_in_proportion(piece):
     started = time.perf_counter()
     exact_match(piece * 100_000 + "x", ["Lyon"])
     assert time.perf_counter() - started < 5, "it takes a fifth of a second"
+
+
+@pytest.mark.parametrize("piece", ["\ufdfa", "5km ", "a, "])
+@pytest.mark.parametrize("compare", [exact_match, token_f1])
+def test_a_long_answer_is_read_once_for_many_accepted_ones(compare, piece):
+    started = time.perf_counter()
+    # a call that took too long would not be scored: a wrong answer must not gain that
+    assert compare(piece * 20_000, [f"alias {number}" for number in range(200)]) < 1
+    assert time.perf_counter() - started < 5, "it takes a third of a second"
