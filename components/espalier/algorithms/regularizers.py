@@ -76,7 +76,8 @@ class AdaptiveKl(AlgorithmRule):
     def next_coefficient(self, coefficient: float, observed: float, trajectories: int) -> float:
         """Return the coefficient after `trajectories` more, whose KL was `observed`."""
         error = min(max(observed / self.target - 1, -0.2), 0.2)
-        return coefficient * (1 + error * trajectories / self.horizon)
+        # a step of more than the horizon would turn the penalty into a reward
+        return coefficient * (1 + error * min(1.0, trajectories / self.horizon))
 
 
 class KlPenalty(AlgorithmRule):

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from espalier.algorithms.aggregation import aggregate
 from espalier.algorithms.losses import ClipCov, Dpo, KlCov, LossRule, ValueLoss
-from espalier.algorithms.regularizers import KlPenalty, token_entropy
+from espalier.algorithms.regularizers import AdaptiveKl, KlPenalty, token_entropy
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 
 
@@ -152,6 +152,15 @@ def test_forbidden_tokens_add_nothing_to_the_entropy():
     (gradient,) = torch.autograd.grad(entropy.sum(), logits)
     assert entropy.item() == pytest.approx(log(2))
     assert not gradient.isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "observed", "moved"),
+    [(50, 0.0, 0.9), (100, 0.0, 0.8), (512, 0.0, 0.8), (512, 100.0, 1.2), (10**6, 0.0, 0.8)],
+)
+def test_no_step_turns_a_kl_penalty_into_a_reward(trajectories, observed, moved):
+    found = AdaptiveKl(target=6.0, horizon=100).next_coefficient(1.0, observed, trajectories)
+    assert found == pytest.approx(moved)
 
 
 @pytest.mark.parametrize(
