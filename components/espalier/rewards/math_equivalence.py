@@ -90,8 +90,16 @@ def math_equivalent(answer: str | None, gold: Iterable[str]) -> bool:
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
         return False
-    said = in_latex(final_answer(answer))
-    return bool(said) and any(_same(said, in_latex(final_answer(accepted))) for accepted in gold)
+    said = _compared(answer)
+    return bool(said) and any(_same(said, _compared(accepted)) for accepted in gold)
+
+
+_FULL_STOP = re.compile(r"(?<=[^\s.])\.(?=\$?\Z)")
+"""One that ends a sentence: math-verify reads no formula with it. Three leave something out."""
+
+
+def _compared(text: str) -> str:
+    return in_latex(_FULL_STOP.sub("", final_answer(text)))
 
 
 def _same(answer: str, gold: str) -> bool:

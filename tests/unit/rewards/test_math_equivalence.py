@@ -114,6 +114,15 @@ RATES = (
     ("100 kilometers per hour", "100 km/h"), ("5 m/s", r"5\ \mathrm{m/s}"),
     ("5 meters per second", "5 m/s"), ("9.8 m/s^2", r"9.8\text{ m/s}^2"), ("40 mi/hr", "40 mph"),
 )  # fmt: skip
+STOPPED = (
+    ("x+1.", "x+1"), ("ANSWER: x^2 + 1.", "x^2+1"), (r"\boxed{\frac{x}{2}.}", r"\frac{x}{2}"),
+    ("(1, 2).", "(1,2)"), ("$x+1.$", "x+1"), ("ANSWER: A.", "A"), ("x+1", "x+1."), ("7.", "7"),
+    (r"\sqrt{2}.", r"\sqrt{2}"), (r"$\{1,2\}$.", r"\{1,2\}"),
+)  # fmt: skip
+NOT_STOPPED = (
+    ("7...", "7"), ("x+1..", "x+1"), ("x+1...", "x+1"), ("7.5.", "75"), ("A.B.", "AB"), (".", "0"),
+    ("x+1.", "x+2"), ("7.1", "7"),
+)  # fmt: skip
 OTHER_RATES = (
     ("100 km/h", "100 mi/h"), ("5 m/s", "5 m"), ("5 m/s", "5 s/m"), ("5 m/s", "5 m/s^2"),
     ("100 miles per hour", "100 miles per day"), ("100 mph", "100 km/h"), ("5 x/y", "5"),
@@ -121,7 +130,15 @@ OTHER_RATES = (
 
 
 @pytest.mark.parametrize(
-    ("pairs", "right"), [(TYPED, True), (NOT_TYPED, False), (RATES, True), (OTHER_RATES, False)]
+    ("pairs", "right"),
+    [
+        (TYPED, True),
+        (NOT_TYPED, False),
+        (RATES, True),
+        (OTHER_RATES, False),
+        (STOPPED, True),
+        (NOT_STOPPED, False),
+    ],
 )
 def test_typed_mathematics_and_rates_are_read(pairs, right):
     found = {pair: math_equivalent(pair[0], [pair[1]]) for pair in pairs}
