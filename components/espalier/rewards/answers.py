@@ -7,9 +7,11 @@ white space do not count. In contrast to it
 - numbers are compared as numbers: 1.0 is 1, while 1.5 is not 15 and -5 is not 5;
 - a bound, an estimate or a percentage is another number: <5, ~5, 5+ and 5% are not 5;
 - presentation does not count: typographic quotes and dashes, blanks without width, accents of Latin
-  and Greek letters, which an uncased policy cannot write; marks of other scripts are letters;
+  and Greek letters that one of the two leaves out, since an uncased policy cannot write them; but
+  H\u00e0 is not H\u1ea1, and marks of other scripts are letters;
 - signs that name something count: A+ and A* are not A, C# is not C, .NET is not NET, x^2 not x2,
-  x+y not x-y;
+  x+y not x-y, m/s not ms, n! not n;
+- an article ends no answer: Hepatitis A is not Hepatitis;
 - an answer of which nothing would remain ("A", "The", "?") is compared as it stands.
 """
 
@@ -19,7 +21,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import groupby
 
@@ -34,12 +36,15 @@ _SHOWN = str.maketrans(
         **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb", '"'),
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d", "-"),
         **dict.fromkeys("\u2044\u2215", "/"),
+        **dict(zip("\u066a\u066b\u066c", "%.,", strict=True)),  # of Arabic numbers
         # without width: joiners, soft hyphens, directions
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u061c", ""),
         **dict.fromkeys("\u00a9\u00ae\u2120\u2122", ""),  # rights in a name
         **dict.fromkeys(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))), ""),
     }
 )
+_DIGIT = re.compile(r"(?![0-9])\d")
+"""A digit of another script than Latin."""
 _SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _SUBSCRIPTS = re.compile("[\u2080-\u2089]+")
 _FRACTION_SIGN = "[\u00bc-\u00be\u2150-\u215f\u2189\u2460-\u249b\u2776-\u2793]"
@@ -59,10 +64,13 @@ _WIDE_NUMBER = re.compile(r"\s*[+-]?\$?[1-9]\d{0,2}(?: \d{3}){1,12}(?:\.\d{1,40}
 """An answer that is one number with a blank in front of each three digits."""
 _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 _NUMBER = re.compile(
-    r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
+    r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|[1-9]\d?(?:,\d{2}){1,12},\d{3}|\d{1,40})?"
+    r"(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
 )
-_BETWEEN = ("^", "<", ">", "<=", ">=", "+", "=", "!=")
+_BETWEEN = ("^", "<", ">", "<=", ">=", "+", "=", "!=", "*", "/")
 """Signs between letters or numbers that count."""
+_POINTED = re.compile(r"(?<=[<>=+])\.(?=\d)")
+"""The point of a number without a digit in front, behind a sign: p<.5."""
 _MONEY_BEHIND = re.compile(rf"(?<!\S)([+-]?[\d.,]{{1,40}}) ?([{_COINS}])(?!\S)")
 _UNIT_BEHIND = re.compile(
     r"(?<!\S)([+-]?\d{1,40}(?:[.,]\d{1,40}){0,13})"
@@ -106,10 +114,10 @@ def occurs_in(answer: str, text: str) -> bool:
     An answer without words never occurs.
     """
     wanted, held = _words(answer), _words(text)
-    for form in (_without_articles, " ".join):
-        if words := form(wanted):
-            return f" {words} " in f" {form(held)} "
-    return False
+    forms = (_without_articles, " ".join)
+    return any(
+        words and f" {words} " in f" {form(held)} " for form in forms if (words := form(wanted))
+    )
 
 
 def token_f1(answer: str | None, gold: Iterable[str]) -> float:
@@ -142,7 +150,31 @@ def _forms(text: str) -> _Forms:
 def _same(answer: _Forms, accepted: _Forms) -> bool:
     """Whether the two are equal in the first form in which something remains of both."""
     pairs = zip(answer, accepted, strict=True)
-    return next((said == wanted for said, wanted in pairs if said and wanted), False)
+    is_same = next((said == wanted for said, wanted in pairs if said and wanted), False)
+    return is_same and _have_no_other_accents(answer[-1], accepted[-1])
+
+
+def _have_no_other_accents(answer: str, accepted: str) -> bool:
+    """Whether each letter has the other's accents, or some of them: Ha and H\u00e0, not H\u1ea1."""
+    if answer.isascii() or accepted.isascii():
+        return True
+    said, wanted = _accents(answer), _accents(accepted)
+    pairs = zip(said, wanted, strict=False)
+    return len(said) != len(wanted) or all(one <= other or other <= one for one, other in pairs)
+
+
+def _accents(text: str) -> list[set[str]]:
+    """The accents of each Latin letter, without articles."""
+    found: list[set[str]] = []
+    is_latin = False
+    for char in unicodedata.normalize("NFKD", _ARTICLES.sub("", text)):
+        if not unicodedata.combining(char):
+            is_latin = "a" <= char <= "z"
+            if is_latin:
+                found.append(set())
+        elif is_latin:
+            found[-1].add(char)
+    return found
 
 
 def _narrow(text: str) -> str:
@@ -150,20 +182,23 @@ def _narrow(text: str) -> str:
     return text.replace(" ", "") if _WIDE_NUMBER.fullmatch(text) else text
 
 
-def _without_articles(words: Iterable[str]) -> str:
-    return " ".join(word for word in words if word not in _ARTICLE_WORDS)
+def _without_articles(words: Sequence[str]) -> str:
+    last = len(words) - 1  # an article stands in front of something; Hepatitis A ends in a name
+    kept = (w for n, w in enumerate(words) if w not in _ARTICLE_WORDS or n == last > 0)
+    return " ".join(kept)
 
 
 def _words(text: str) -> tuple[str, ...]:
     """The words of an answer, numbers in one spelling."""
-    raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", text))
+    digits = _DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
+    raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", digits))
     lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
     shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
     folded = " ".join(fold_accents(shown).translate(_SHOWN).casefold().split())
     if folded.count("*") > 1:  # Markdown
         folded = _STAR.sub("", folded)
     spaced = _UNIT_BEHIND.sub(r"\1 ", _MONEY_BEHIND.sub(r"\2\1", folded))
-    signed = _BLANK_IN_SIGNED.sub(r"\1", spaced)
+    signed = _POINTED.sub("0.", _BLANK_IN_SIGNED.sub(r"\1", spaced))
     # a mark may stand behind punctuation, and a letter after that
     return tuple(filter(None, (fold_accents(_word(token)) for token in signed.split())))
 
@@ -212,6 +247,8 @@ def _naming_signs(word: str, behind: str) -> str:
     """The signs behind a word that are part of it: C++, F#, Ca2+, 5%, the one of A-, AB- or C*."""
     if word.isalpha() and len(word) <= _SHORT_NAME and behind[:1] in ("-", "*"):
         return behind[:1]
+    if len(word) == 1 and word.isalpha() and behind[:1] == "!":
+        return "!"  # a factorial; a longer word only has its sentence's
     signs = "+#" if word[-1:].isalpha() else "+%" if word[-1:].isdigit() else ""
     return behind[: len(behind) - len(behind.lstrip(signs))] if signs else ""
 

@@ -42,8 +42,24 @@ EQUAL = (
     ("-€5.0", "€-5"), ("\u2212£5", "-5 £"), ("5kg", "5 kg"),
     ("10am", "10 AM"), ("2.5km", "2.50 km"), ("60mph", "60 mph"), ("44BC", "44 BC"),
     ("it weighs 5kg", "it weighs 5 kg"),
+    # numbers of India and of Arabic, and what an article cannot be
+    ("12,34,567", "1234567"), ("1,00,000", "100000"), ("-12,34,567.50", "-1234567.5"),
+    ("\u0967\u0968,\u0969\u096a,\u096b\u096c\u096d", "1234567"),
+    ("\u0661\u066c\u0662\u0663\u0664", "1234"), ("\u0661\u0662\u066b\u0665", "12.5"),
+    ("\u0665\u066a", "5%"), ("\u0661\u0662 km", "12 km"), ("\u09ea\u09e8", "42"),
+    ("p<.5", "p<0.5"), ("x/y", "X/Y"), ("n!", "N!"), ("5!", "5"), ("Yahoo!", "yahoo"),
+    ("the hepatitis A", "Hepatitis A"), ("a vitamin", "vitamin"), ("in a house", "in house"),
+    # accents that are not written
+    ("Ha Noi", "Hà Nội"), ("Hà Nôi", "Hà Nội"), ("Jose", "José"), ("Malmö", "Malmo"),
+    ("cafe\u0301", "café"), ("ÉCOLE", "école"), ("Istanbul", "İstanbul"),
 )  # fmt: skip
 DIFFERENT = (
+    ("p<.5", "p>.5"), ("p<.5", "p.5"), ("m/s", "ms"), ("km/h", "kmh"), ("x*y", "x/y"), ("x*y", "xy"),
+    ("n!", "n"), ("Hepatitis A", "Hepatitis"), ("Vitamin A", "Vitamin"), ("Class a", "class"),
+    ("Hepatitis A", "Hepatitis B"), ("12,34,567", "1234"), ("1,2,3", "123"), ("12,34", "1234"),
+    ("123,45,678", "12345678"), ("\u0661\u066c\u0662\u0663\u0664", "1.234"),
+    # accents that are written and differ
+    ("Hà", "Hạ"), ("Má", "Mã"), ("Hội", "Hồi"), ("pêche", "péché"), ("Rösti", "Rôsti"),
     # numbers
     ("1.5", "15"), ("-5", "5"), ("3.14", "314"),
     ("10\u00b2", "102"), ("1/2", "12"), ("12:30", "1230"),
