@@ -34,6 +34,10 @@ _TITLE_BONUS = 2.0
 _MAX_MENTIONING = 256
 """Most documents that are read for the titles in a query, best-ranked first."""
 
+_MAX_JOINT_TITLES = 32
+"""Most titles of a query for which documents are sought that mention all of them: a question has
+few, and a query of thousands would take longer than a call may."""
+
 _ARRAY_FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")
 _JSON_FILES = ("vocab.index.json", "params.index.json")
 
@@ -116,10 +120,12 @@ class TextIndex:
         if not known:
             return []
         scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(known)
-        meant = {title: self._meant(title, query) for title in self._spelled_titles(query_words)}
+        spelled = f" {folded_name(query)} "
+        meant = {title: self._meant(title, spelled) for title in self._spelled_titles(query_words)}
         titles = sorted(title for title, places in meant.items() if places)
         bonuses = [_TITLE_BONUS * sum(self.idf(word) for word in set(title)) for title in titles]
-        mentioning = self._mentioning(titles, scores) if len(titles) > 1 else []
+        is_joint = 1 < len(titles) <= _MAX_JOINT_TITLES
+        mentioning = self._mentioning(titles, scores) if is_joint else []
         for title, bonus in zip(titles, bonuses, strict=True):
             scores[meant[title]] += bonus
         scores[mentioning] += sum(bonuses)
@@ -130,16 +136,19 @@ class TextIndex:
         best = places[np.argsort(-scores[places], kind="stable")][:limit]
         return [Ranked(int(place), float(scores[place])) for place in best]
 
-    def _meant(self, title: tuple[str, ...], query: str) -> list[int]:
+    def _meant(self, title: tuple[str, ...], spelled: str) -> list[int]:
         """Return positions of the documents with these words as title, as the query signs them.
 
         C, C++ and C# have the same words: the query "C++ designer" means the second.
+
+        Args:
+            title: the words.
+            spelled: the folded query between blanks.
         """
         places = self._titles[title]
         is_empty = EMPTY_WORDS.issuperset(title)
         if len(places) == 1 and not is_empty:
             return places
-        spelled = f" {folded_name(query)} "
         names = ((place, folded_name(self._documents[place].title)) for place in places)
         named = [(place, name) for place, name in names if f" {name} " in spelled]
         if is_empty:  # "a" means nothing, and A+ does

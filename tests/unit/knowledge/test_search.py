@@ -1,4 +1,5 @@
 import shutil
+import time
 
 import pytest
 
@@ -146,3 +147,20 @@ def test_a_part_of_a_longer_title_is_no_mention():
     assert _found("Guinea Senegal neighbours", **documents)[0] == "Guinea-Bissau"
     del documents["Guinea-Bissau"]
     assert _found("Guinea Senegal neighbours", **documents)[0] == "Gambia"
+
+
+@pytest.mark.parametrize("documents_of_a_name", [1, 2])
+def test_a_query_of_a_thousand_names_takes_no_longer_than_a_call_may(documents_of_a_name):
+    names = [f"town{number:04}" for number in range(3000)]
+    towns = [
+        Document(f"{name} {place}", name, (f"land: {place}",), "train")
+        for name in names
+        for place in range(documents_of_a_name)
+    ]
+    lines = tuple(" ".join(names[start : start + 50]) for start in range(0, len(names), 50))
+    lists = [Document(f"list {number}", f"List {number}", lines, "train") for number in range(20)]
+    index = TextIndex.build([*towns, *lists])
+    started = time.perf_counter()
+    found = index.rank(" ".join(names * 3), 5)
+    assert time.perf_counter() - started < 3, "it takes a tenth of a second"
+    assert found
