@@ -63,6 +63,35 @@ def fold_accents(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(kept)).translate(_ALIKE)
 
 
+def have_like_accents(one: str, other: str) -> bool:
+    """Return whether each Latin letter has the other's accents, or some of them, in equal words.
+
+    H\u00e0 has those of Ha, and has other ones than H\u1ea1. English articles do not count.
+    """
+    if one.isascii() or other.isascii():
+        return True
+    first, second = _accents(one), _accents(other)
+    pairs = zip(first, second, strict=False)
+    return len(first) != len(second) or all(a <= b or b <= a for a, b in pairs)
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def _accents(text: str) -> list[set[str]]:
+    """Return the accents of each Latin letter."""
+    found: list[set[str]] = []
+    is_latin = False
+    for char in unicodedata.normalize("NFKD", _ARTICLES.sub("", text.casefold())):
+        if not unicodedata.combining(char):
+            is_latin = "a" <= char <= "z"
+            if is_latin:
+                found.append(set())
+        elif is_latin:
+            found[-1].add(char)
+    return found
+
+
 _KATAKANA = r"[\p{Katakana}\u30fc]"
 _SCRIPTS = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Bopomofo}\p{Yi}"
@@ -126,6 +155,8 @@ def content_words(text: str, divide: Callable[[str], list[str]] = words) -> list
 DASHES = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
 """What is typed or typeset for a minus; a long dash parts sentences."""
 _TYPED = str.maketrans(dict.fromkeys(DASHES, "-") | dict.fromkeys("\u2044\u2215", "/"))
+_THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
+"""What parts thousands and is no blank between words: 1\u202f234 is 1,234."""
 _RAISED = re.compile("[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e\u2189])")
 _POINT = r"[.,:/\u066b]"
@@ -172,7 +203,8 @@ def name_words(text: str) -> list[str]:
         folded = fold(text)
     else:
         text = _IGNORED.sub("", text)
-        raised = _RAISED.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
+        joined = _THIN_THOUSANDS.sub(",", text)
+        raised = _RAISED.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), joined)
         folded = fold(_VULGAR_FRACTION.sub(" ", raised)).translate(_TYPED)
     if folded.isascii() and not _MAYBE_SIGNED.search(folded):
         return _WORD.findall(folded)
@@ -186,13 +218,13 @@ def folded_name(name: str) -> str:
 
 _NUMBER = regex.compile(
     r"(?:(?:[<>]=?|[\u2264\u2265\u2248\u00b1~]) )?(?:[+-]?\p{Sc} )?"
-    r"[+-]?(?:\d++(?:,\d{3})*+(?:[.,\u066b]\d++)?|\.\d++|\d++/\d++)(?:e[+-]?\d++)?"
+    r"[+-]?(?:(?:\d{1,3}(?: \d{3})++|\d++(?:,\d{3})*+)(?:[.,\u066b]\d++)?|\.\d++|\d++/\d++)(?:e[+-]?\d++)?"
     r"(?: [%\u066a\u2030\u00b0+\p{Sc}])?"
 )
 
 
 def is_number(folded: str) -> bool:
-    """Whether a folded name is a number: -5, 1,400, 3/4, 1e6, 20 %, < 5, $ 2.50."""
+    """Whether a folded name is a number: -5, 1,400, 1 400, 3/4, 1e6, 20 %, < 5, $ 2.50."""
     return _NUMBER.fullmatch(folded) is not None
 
 
@@ -248,7 +280,7 @@ class NameEdges:
 
     def __init__(self, text: str) -> None:
         joined = _IGNORED_IN_WORD.sub(lambda found: "_" * len(found[0]), text)
-        self._text = joined.translate(_TYPED)
+        self._text = _THIN_THOUSANDS.sub(",", joined).translate(_TYPED)
         found = [match.span() for match in _NAME_WORD.finditer(self._text)]
         self._starts = {start for start, _ in found}
         self._inside = {place for start, end in found for place in range(start + 1, end)}

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import groupby
 
-from espalier.records.folding import fold_accents
+from espalier.records.folding import fold_accents, have_like_accents
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ARTICLE_WORDS = frozenset({"a", "an", "the"})
@@ -151,30 +151,7 @@ def _same(answer: _Forms, accepted: _Forms) -> bool:
     """Whether the two are equal in the first form in which something remains of both."""
     pairs = zip(answer, accepted, strict=True)
     is_same = next((said == wanted for said, wanted in pairs if said and wanted), False)
-    return is_same and _have_no_other_accents(answer[-1], accepted[-1])
-
-
-def _have_no_other_accents(answer: str, accepted: str) -> bool:
-    """Whether each letter has the other's accents, or some of them: Ha and H\u00e0, not H\u1ea1."""
-    if answer.isascii() or accepted.isascii():
-        return True
-    said, wanted = _accents(answer), _accents(accepted)
-    pairs = zip(said, wanted, strict=False)
-    return len(said) != len(wanted) or all(one <= other or other <= one for one, other in pairs)
-
-
-def _accents(text: str) -> list[set[str]]:
-    """The accents of each Latin letter, without articles."""
-    found: list[set[str]] = []
-    is_latin = False
-    for char in unicodedata.normalize("NFKD", _ARTICLES.sub("", text)):
-        if not unicodedata.combining(char):
-            is_latin = "a" <= char <= "z"
-            if is_latin:
-                found.append(set())
-        elif is_latin:
-            found[-1].add(char)
-    return found
+    return is_same and have_like_accents(answer[-1], accepted[-1])
 
 
 def _narrow(text: str) -> str:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from espalier.records import KnowledgeError
-from espalier.records.folding import folded_name, is_number
+from espalier.records.folding import NameIndex, folded_name, have_like_accents, is_number
 from espalier.records.knowledge import Relation, Triple
 from espalier_search.knowledge.phrasing import UNTYPED, default_phrasings
-from espalier_search.knowledge.sources import JsonLine, KnowledgeSource, SourceEntity
+from espalier_search.knowledge.sources import (
+    JsonLine,
+    KnowledgeSource,
+    SourceDocument,
+    SourceEntity,
+)
 
 _YEAR_DIGITS = 4
 _MIN_HUB_SUBJECTS = 3
 """An object with this many subjects that is never a subject itself becomes a hub of all splits."""
+
+_SIGN_APART = re.compile(r"\D | \D")
+_SHOWN = 5
+"""Examples in a note."""
 
 
 class _TripleEnd(NamedTuple):
@@ -35,10 +45,12 @@ class _TripleRow(NamedTuple):
 def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Triple]:
     """Add entities, relations and triples to `source`, and link entities to their documents.
 
+    Of documents with one title an entity has the one that names most of what is said of it.
+
     Returns:
         The triple of every line, in order; equal lines have equal triples.
     """
-    spellings: dict[_TripleEnd, str] = {}
+    spellings: dict[_TripleEnd, list[str]] = defaultdict(list)
     rows = _rows(list(lines), spellings)
     names = _relation_names(rows)
     stated = [
@@ -48,29 +60,60 @@ def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Trip
     ]  # fmt: skip
     source.triples = list(dict.fromkeys(stated))
     source.relations = _relations(names, source.triples)
-    titled = {folded_name(document.title): document.document_id for document in source.documents}
+    titled: dict[str, list[SourceDocument]] = defaultdict(list)
+    for document in source.documents:
+        titled[folded_name(document.title)].append(document)
     subjects_of: dict[_TripleEnd, list[_TripleEnd]] = defaultdict(list)
+    objects_of: dict[_TripleEnd, list[str]] = defaultdict(list)
     for row in rows:
         subjects_of[row.object].append(row.subject)
+        objects_of[row.subject].append(spellings[row.object][0])
     subjects = {row.subject for row in rows}
-    for end, name in spellings.items():
+    for end, [name, *_] in spellings.items():
         users = [] if end in subjects else list(dict.fromkeys(subjects_of[end]))
         # a number is not a name that a split could hide
         is_value = is_number(end.folded) and end not in subjects
         is_hub = is_value or len(users) >= _MIN_HUB_SUBJECTS
         region = users[0].entity_id if users and not is_hub else ""
         if end.folded in titled:
-            source.entity_documents[end.entity_id] = titled[end.folded]
+            chosen = _telling(titled[end.folded], objects_of[end])
+            source.entity_documents[end.entity_id] = chosen.document_id
         source.entities.append(
             SourceEntity(
                 end.entity_id, name, end.kind, hub=is_hub, region=region,
                 has_document=end in subjects, of_user=True,
             )
         )  # fmt: skip
+    merged = [
+        f"{first!r} and {other!r}"
+        for first, *others in spellings.values()
+        for other in dict.fromkeys(others)
+        if not have_like_accents(first, other)
+    ]
+    if merged:
+        source.notes.append(
+            f"{len(merged)} pairs of names are one entity each, as only their accents differ: "
+            f"{', '.join(merged[:_SHOWN])}. Where they are two, add a word that tells them apart"
+        )
+    shared = [found for end in spellings if len(found := titled.get(end.folded, [])) > 1]
+    if shared:
+        titles = ", ".join(repr(found[0].title) for found in shared[:_SHOWN])
+        source.notes.append(
+            f"{len(shared)} entities have several documents, of which each uses the one that names "
+            f"most of its triples' objects: {titles}"
+        )
     return stated
 
 
-def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_TripleRow]:
+def _telling(documents: Sequence[SourceDocument], objects: Sequence[str]) -> SourceDocument:
+    """Return the document that names most of the objects; the first of equal ones."""
+    if len(documents) == 1:
+        return documents[0]
+    index = NameIndex(objects)
+    return max(documents, key=lambda one: len(set(index.found_in("\n".join(one.lines)))))
+
+
+def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, list[str]]) -> list[_TripleRow]:
     """Return rows with typed ends; a type given in one row applies to rows that give none."""
     types: dict[str, str] = {}
     for line in lines:
@@ -84,14 +127,14 @@ def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_Trip
             folded = _folded(line, end)
             given = line.text(f"{end}_type") if f"{end}_type" in line.row else None
             ends.append(_TripleEnd(given or types.get(folded) or _kind_of(folded), folded))
-            spellings.setdefault(ends[-1], line.text(end))
+            spellings[ends[-1]].append(line.text(end))
         rows.append(_TripleRow(ends[0], line.text("relation"), ends[1]))
     return rows
 
 
 def _kind_of(folded: str) -> str:
     """Return the kind of an entity for which no row gives a type."""
-    if " " in folded or not is_number(folded):  # $ 5 is no bare number
+    if _SIGN_APART.search(folded) or not is_number(folded):  # $ 5 is no bare number
         return UNTYPED
     is_year = len(folded) == _YEAR_DIGITS and folded.isdecimal() and folded[0] in "12"
     return "year" if is_year else "number"

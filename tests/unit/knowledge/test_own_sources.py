@@ -37,6 +37,46 @@ def questions(tmp_path):
     return path
 
 
+def _own(folder, texts, *triples):
+    for name, text in texts.items():
+        (folder / "texts").mkdir(exist_ok=True)
+        (folder / "texts" / name).write_text(text, encoding="utf-8")
+    keys = ("subject", "relation", "object")
+    rows = [json.dumps(dict(zip(keys, row, strict=True))) for row in triples]
+    (folder / "triples.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    return load_own(
+        KnowledgeConfig(source="folder", path=folder / "texts", triples=folder / "triples.jsonl")
+    )
+
+
+@pytest.mark.parametrize("told_by", ["a.md", "b.md"])
+def test_of_two_documents_with_one_title_the_telling_one_is_used(tmp_path, told_by):
+    texts = {"a.md": "# Rome\n\nIt is old.", "b.md": "# Rome\n\nIt is large."}
+    texts[told_by] += " It lies on the Tiber in Italy."
+    source = _own(tmp_path, texts, ("Rome", "river", "Tiber"), ("Rome", "country", "Italy"))
+    [chosen] = source.entity_documents.values()
+    document = next(one for one in source.documents if one.document_id == chosen)
+    assert "It lies on the Tiber in Italy." in document.lines
+    assert any("several documents" in note and "Rome" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"),
+    [
+        ("H\u00e0", "H\u1ea1", True),
+        ("M\u00e1", "M\u00e3", True),
+        ("H\u00e0", "Ha", False),
+        ("S\u00e3o Paulo", "Sao Paulo", False),
+        ("H\u00e0", "H\u00c0", False),
+        ("H\u00e0", "Ho", False),
+    ],
+)
+def test_names_that_become_one_by_their_accents_are_told(tmp_path, first, second, is_told):
+    rows = ((first, "king", "An"), (second, "king", "Binh"))
+    source = _own(tmp_path, {"a.md": "# X\n\nText."}, *rows)
+    assert any(repr(first) in note and repr(second) in note for note in source.notes) == is_told
+
+
 @pytest.mark.parametrize(
     ("suffix", "pack"), [(".xml", bytes), (".bz2", bz2.compress), (".gz", gzip.compress)]
 )

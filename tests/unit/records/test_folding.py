@@ -28,6 +28,7 @@ ONE = (
     ("می\u200cخواهم", "میخواهم"), ("क्\u200dष", "क्ष"), ("葛\U000e0100", "葛"), ("♠\ufe0f", "♠"),
     ("5½", "5\u200b½"),
     ("St. John's", "st johns"), ("Yahoo!", "yahoo"), ("東京 タワー", "東京タワー"), ("**A**", "A"),
+    ("1\u202f234\u202f567", "1,234,567", "1\u00a0234\u2009567"),
     ("Lego\u2122", "Lego\u00ae", "LEGO \u00a9", "lego"),
 )  # fmt: skip
 SEVERAL = (
@@ -134,7 +135,8 @@ def test_text_without_blanks_is_found_by_letters_and_pairs():
     [
         ("5", True), ("-5", True), ("1.5", True), ("1,5", True), ("1,400", True), ("3/4", True),
         ("1e6", True), ("1e-6", True), ("20 %", True), ("$5", True), ("<5", True), ("½", True),
-        (">=5", True), ("१०", True),
+        (">=5", True), ("१०", True), ("1 234 567", True), ("1\u202f234", True), ("-1 234,5", True),
+        ("1990 100", False), ("12 34", False), ("0 800 123 45", False),
         ("C", False), ("5th", False), ("12:30", False), ("1.2.3", False),
         ("5 6", False), ("B12", False), ("A♠", False),
     ],
