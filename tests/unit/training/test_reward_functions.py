@@ -49,7 +49,7 @@ def two_calls_and_an_answer(outcome=1.0, answer="france"):
             Message(role="tool", content="lyon | country: france"),
             Message(role="assistant", tool_calls=(MISSPELT,)),
             Message(role="tool", content="error: no tool is named lookup"),
-            Message(role="assistant", content=answer),
+            Message(role="assistant", thought=" ", content=answer),
         ),
         tool_results=(
             ToolResult(call=CALL, content="lyon | country: france", succeeded=True),

@@ -31,7 +31,7 @@ class Form(EpisodeTerm):
     """Subtracted for each call of a tool that does not exist, and for a message that could not be
     read."""
     boxed: float = Field(default=0.2, ge=0)
-    """Added if the last message has a box."""
+    """Added if the last message has a box with something in it."""
 
     def span(self, context: TermContext) -> Span:
         """Return the range of the term."""
@@ -43,6 +43,11 @@ class Form(EpisodeTerm):
         del context
         valid = sum(call.exists for call in episode.calls)
         invalid = len(episode.calls) - valid + episode.is_malformed
-        score = self.thought * any(episode.thoughts) + self.boxed * (_BOX in episode.last_text)
+        score = self.thought * any(episode.thoughts) + self.boxed * _is_boxed(episode.last_text)
         score += self.valid_call * valid - self.invalid_call * invalid
         return self.weight * max(0.0, min(1.0, score))
+
+
+def _is_boxed(text: str) -> bool:
+    content, closed, _ = text.rpartition(_BOX)[2].partition("}")
+    return _BOX in text and bool(closed and content.strip())

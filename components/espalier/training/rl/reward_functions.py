@@ -306,7 +306,7 @@ def episode_facts(trajectory: Trajectory) -> EpisodeFacts:
         is_right=trajectory.is_right,
         answer=trajectory.answer,
         turns=tuple(turns),
-        thoughts=tuple(message.thought is not None for message in said),
+        thoughts=tuple(bool((message.thought or "").strip()) for message in said),
         last_text=said[-1].content if said else "",
         is_malformed=trajectory.finish_reason is FinishReason.PARSE_ERROR,
         is_truncated=trajectory.finish_reason is FinishReason.MAX_TOKENS,

@@ -98,6 +98,10 @@ def test_calls_over_the_cap_and_unreadable_messages_cost_once():
         (((call("a"),), ()), {"thoughts": (True, True), "last_text": r"\boxed{7}"}, 0.6),
         (((call("a", exists=False),),), {"thoughts": (True,)}, 0.1),
         (((),), {"is_malformed": True}, 0.0),
+        (((),), {"last_text": r"\boxed{"}, 0.0),
+        (((),), {"last_text": r"\boxed{}"}, 0.0),
+        (((),), {"last_text": r"\boxed{ } and \boxed{7"}, 0.0),
+        (((),), {"last_text": r"\boxed{} then \boxed{\frac{1}{2}}."}, 0.2),
         (((call("a"),),) * 12, {"thoughts": (True,)}, 1.0),
     ],
 )
