@@ -19,6 +19,8 @@ from espalier.config import (
     reads_knowledge,
 )
 from espalier.records import (
+    MANIFEST_NAME,
+    ArtifactError,
     Manifest,
     Provenance,
     Tracker,
@@ -26,6 +28,8 @@ from espalier.records import (
     expect_replaceable,
     json_digest,
     open_artifact,
+    read_manifest,
+    stale_artifacts,
     tree_digest,
 )
 
@@ -358,3 +362,28 @@ def provenance(
         inputs={name: manifest.content for name, manifest in manifests.items()}
         | {**external_digests},
     )
+
+
+def expect_of_one_run(run_dir: Path, *outputs: str) -> None:
+    """Check artifacts of a run: published, undamaged, and made from those beside them.
+
+    Raises:
+        ArtifactError: one is not; the message says how to finish the run.
+    """
+    finish = f"Finish it: espalier run --out {run_dir}, with its --profile and --set"
+    for stage in CHAIN:
+        if stage.output in outputs:
+            if not (run_dir / stage.output / MANIFEST_NAME).is_file():
+                raise ArtifactError(
+                    f"{run_dir}: has no {stage.output}, as the stage {stage.name} of this run has "
+                    f"not ended. {finish}"
+                )
+            open_artifact(run_dir / stage.output)
+    present = [s.output for s in CHAIN if (run_dir / s.output / MANIFEST_NAME).is_file()]
+    stale = stale_artifacts({name: read_manifest(run_dir / name) for name in present})
+    for name in outputs:
+        if name in stale:
+            raise ArtifactError(
+                f"{run_dir / name}: was made from another {stale[name]} than the one beside it, as "
+                f"the run was begun anew with other settings, and stopped. {finish}"
+            )

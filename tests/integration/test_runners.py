@@ -122,6 +122,7 @@ def test_its_policy_can_be_judged_talked_to_promoted_and_loaded(folder, kfp_loca
     trained = folder / "runs" / "two" / "trained_policy" / "policy"
     judged = espalier_here("evaluate", str(trained), "--run", "runs/two", "--json", cwd=folder)
     assert json.loads(judged.stdout)["em"] == kfp_local["eval"]["trained"]["em"]
+    assert json.loads(judged.stdout)["contamination"]["state"] == "checked"
     talk = espalier_here("chat", "runs/two", "--question", "which country is Lyon in?", cwd=folder)
     assert "answer " in talk.stdout
     tasks = folder / "runs" / "two" / "accepted" / "tasks" / "heldout.jsonl"

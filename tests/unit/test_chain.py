@@ -2,15 +2,23 @@
 
 import importlib
 import inspect
+import shutil
 
 import pytest
 import yaml
 
-from espalier.chain import CHAIN, STAGES, provenance
+from espalier.chain import CHAIN, STAGES, expect_of_one_run, provenance
 from espalier.config import KubernetesConfig, Profile
 from espalier.evaluation.suite import make_suite
 from espalier.orchestration.pipelines import compile_pipeline
-from espalier.records import NullTracker, content_digest, open_artifact, publishing
+from espalier.records import (
+    ArtifactError,
+    NullTracker,
+    Provenance,
+    content_digest,
+    open_artifact,
+    publishing,
+)
 from espalier.stages import register
 from tests.factories.compiled_steps import compiled_steps
 
@@ -260,3 +268,33 @@ def test_what_registers_or_reads_a_database_is_never_reused():
     reading = Profile.model_validate({"knowledge": database})
     fixed = {stage.name for stage in CHAIN if not stage.is_reusable(reading)}
     assert fixed == {"ingest", "register"}
+
+
+def _write_run(folder, changed=""):
+    """Every artifact of a run; the content of `changed` is another one."""
+    contents = {}
+    for stage in CHAIN:
+        inputs = {name: contents[name] for name in stage.inputs}
+        made = Provenance(producer=stage.name, config_digest="c", seed=0, inputs=inputs)
+        with publishing(folder / stage.output, made) as draft:
+            (draft.path / "rows").write_text("2" if stage.output == changed else "1")
+        contents[stage.output] = draft.published.content
+
+
+@pytest.mark.parametrize("changed", ["knowledge", "accepted", "warm_policy"])
+def test_a_policy_of_former_settings_is_not_the_runs(tmp_path, changed):
+    _write_run(tmp_path / "run")
+    _write_run(tmp_path / "other", changed)
+    expect_of_one_run(tmp_path / "run", "trained_policy", "evaluation")
+    shutil.rmtree(tmp_path / "run" / changed)
+    shutil.copytree(tmp_path / "other" / changed, tmp_path / "run" / changed)
+    expect_of_one_run(tmp_path / "run", changed)
+    with pytest.raises(ArtifactError, match=r"trained_policy: .*espalier run --out"):
+        expect_of_one_run(tmp_path / "run", "trained_policy")
+
+
+def test_a_stage_that_has_not_ended_is_named(tmp_path):
+    _write_run(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "trained_policy")
+    with pytest.raises(ArtifactError, match=r"stage train .*espalier run --out"):
+        expect_of_one_run(tmp_path / "run", "trained_policy")

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from espalier.config import Profile, parse_profile, parsed_override
+from espalier.chain import expect_of_one_run
+from espalier.config import HELDOUT, Profile, parse_profile, parsed_override
 from espalier.determinism import prepare_torch
 from espalier.evaluation import (
     QuestionRow,
@@ -20,7 +21,13 @@ from espalier.evaluation import (
     questions_table,
     summarize,
 )
-from espalier.evaluation.contamination import Training
+from espalier.evaluation.contamination import (
+    Contamination,
+    SuitePrints,
+    Training,
+    contamination,
+    require_uncontaminated,
+)
 from espalier.evaluation.lineage import policy_files_digest
 from espalier.evaluation.results import (
     f1_column,
@@ -106,11 +113,38 @@ def evaluate_policy(run_dir: Path, policy_dir: Path) -> JudgedPolicy:
         PolicyError: not a policy directory.
     """
     run = open_finished_run(run_dir)
+    expect_of_one_run(run_dir, "knowledge", "accepted")
     suite = _suite_of(run)
+    overlap = _overlap(run, policy_dir, suite)
     rows = _rows(run, policy_dir)
     found = summarize(rows, run.profile.evaluation, run.profile.seed)
-    figures = {"suite": {"digest": suite.digest, "n": len(suite.tasks)}, **found}
-    return JudgedPolicy(figures, _table(policy_dir, found))
+    num_tasks = len(suite.tasks)
+    figures = {
+        "suite": {"digest": suite.digest, "n": num_tasks},
+        **found,
+        "contamination": overlap.as_dict(num_tasks),
+    }
+    table = _table(policy_dir, found)
+    return JudgedPolicy(figures, f"{table}\n{policy_dir}: {overlap.said(num_tasks)}")
+
+
+def _overlap(run: FinishedRun, policy_dir: Path, suite: Suite) -> Contamination:
+    """The held-out tasks that the policy was trained on, as far as its own run tells.
+
+    Raises:
+        DataError: there are more than `evaluation.contamination` allows.
+    """
+    from espalier.orchestration.lineage import training_of_directory  # which opens runs by this one
+
+    config = run.profile.evaluation.contamination
+    tasks = run.folder("accepted") / "tasks"
+    seen = [task for split in ("train", "dev") for task in read_tasks(tasks / f"{split}.jsonl")]
+    prints = SuitePrints.of(suite.family, suite.tasks, seen, config.run_words)
+    found = contamination(training_of_directory(policy_dir), prints, config)
+    require_uncontaminated(
+        found, config, suite=HELDOUT, model=str(policy_dir), num_tasks=len(suite.tasks)
+    )
+    return found
 
 
 def judge_of(run: FinishedRun) -> EvaluateChampion:
@@ -222,8 +256,9 @@ class Conversation:
 
         run = open_finished_run(run_dir)
         prepare_torch(run.profile.threads)
+        expect_of_one_run(run_dir, "knowledge", "accepted")
         if policy_dir is None:
-            open_artifact(run.folder("trained_policy"))
+            expect_of_one_run(run_dir, "trained_policy")
             policy_dir = run.folder("trained_policy") / "policy"
         with opened_agent(run.path, run.profile, policy_dir) as (roller, tasks):
             yield cls(roller, tasks, run.profile.seed)

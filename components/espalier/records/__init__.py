@@ -22,6 +22,7 @@ from espalier.records.artifact import (
     read_manifest,
     replace_directory,
     run_label,
+    stale_artifacts,
     tree_digest,
     work_dir,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "report_groups",
     "run_label",
     "shown_group",
+    "stale_artifacts",
     "task_id_of",
     "tree_digest",
     "whole_file",

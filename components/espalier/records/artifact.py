@@ -159,6 +159,26 @@ def read_manifest(directory: Path) -> Manifest:
         ) from error
 
 
+def stale_artifacts(manifests: Mapping[str, Manifest]) -> dict[str, str]:
+    """Return the artifacts of a run that were made from other ones than those beside them.
+
+    They are left where a run begins anew with other settings, and is stopped.
+
+    Args:
+        manifests: those of a run, by folder.
+
+    Returns:
+        Folder -> the folder of an input that is another one, or is stale itself.
+    """
+    stale: dict[str, str] = {}
+    for _ in manifests:  # as many times as one may depend on another
+        for folder, manifest in manifests.items():
+            for name, content in manifest.inputs.items():
+                if name in manifests and (name in stale or manifests[name].content != content):
+                    stale.setdefault(folder, name)
+    return stale
+
+
 def package_versions() -> dict[str, str]:
     """Return the versions of espalier and of the packages that affect an artifact's content."""
     versions = {"espalier": __version__}

@@ -21,6 +21,7 @@ from espalier.records import (
     read_agent_texts,
     read_manifest,
     read_tasks,
+    stale_artifacts,
 )
 from espalier.records.artifact import MANIFEST_NAME
 from espalier.records.trajectory import Trajectory, read_trajectories
@@ -116,6 +117,8 @@ class RunDirectory:
 def open_run(run_dir: Path) -> RunDirectory:
     """Find the artifacts below `run_dir`; folders with a dotted name are drafts and do not count.
 
+    Nor do artifacts of former settings, whose stage has not run again.
+
     Raises:
         ArtifactError: there is no such folder, it is not one of a run, or a manifest or the profile
             does not parse.
@@ -129,6 +132,8 @@ def open_run(run_dir: Path) -> RunDirectory:
             "the folder that `espalier run --out` filled."
         )
     found = [PublishedArtifact(folder, read_manifest(folder)) for folder in folders]
+    stale = stale_artifacts({artifact.path.name: artifact.manifest for artifact in found})
+    found = [artifact for artifact in found if artifact.path.name not in stale]
     failed = [artifact for artifact in found if artifact.path.name == _FAILED_VALIDATION]
     artifacts = {a.manifest.producer: a for a in found if a not in failed}
     return RunDirectory(

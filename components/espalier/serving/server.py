@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from espalier.chain import expect_of_one_run
 from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
-from espalier.records import open_artifact
 from espalier.serving.agent import ServedAgent, open_agent
 from espalier.serving.app import Endpoint
 from espalier.serving.engine_thread import EngineThread
@@ -166,7 +166,7 @@ def _found(model: str, serving: Serving, kept: ExitStack) -> tuple[Path, Source]
 
 def _opened_agent(serving: Serving, run: Path, profile: Profile, kept: ExitStack) -> ServedAgent:
     if serving.model is None:
-        open_artifact(run / "trained_policy")
+        expect_of_one_run(run, "trained_policy")
         directory = run / "trained_policy" / "policy"
         source = replace(directory_source(directory), names=(run.resolve().name,))
     else:
