@@ -60,6 +60,7 @@ _BLANK_IN_SIGNED = re.compile(
     r"(?:(?<=\s)|^)([<>~]|[<>!]=|=[<>])\s(?=[+-]?\$?\.?\d)|(?<=\d)\s(?=%)"
 )
 """The blank between a number and a sign that belongs to it: `> 5`, `5 %`."""
+_PERCENT = re.compile(r"(?<=\d)[ -]?per ?cent\b")
 _WIDE_NUMBER = re.compile(r"\s*[+-]?\$?[1-9]\d{0,2}(?: \d{3}){1,12}(?:\.\d{1,40})?\s*")
 """An answer that is one number with a blank in front of each three digits."""
 _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
@@ -175,7 +176,8 @@ def _words(text: str) -> tuple[str, ...]:
     if folded.count("*") > 1:  # Markdown
         folded = _STAR.sub("", folded)
     spaced = _UNIT_BEHIND.sub(r"\1 ", _MONEY_BEHIND.sub(r"\2\1", folded))
-    signed = _POINTED.sub("0.", _BLANK_IN_SIGNED.sub(r"\1", spaced))
+    signed = _BLANK_IN_SIGNED.sub(r"\1", spaced)
+    signed = _POINTED.sub("0.", _PERCENT.sub("%", signed))
     # a mark may stand behind punctuation, and a letter after that
     return tuple(filter(None, (fold_accents(_word(token)) for token in signed.split())))
 

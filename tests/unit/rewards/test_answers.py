@@ -52,6 +52,7 @@ EQUAL = (
     # accents that are not written
     ("Ha Noi", "Hà Nội"), ("Hà Nôi", "Hà Nội"), ("Jose", "José"), ("Malmö", "Malmo"),
     ("cafe\u0301", "café"), ("ÉCOLE", "école"), ("Istanbul", "İstanbul"),
+    ("12 percent", "12%"), ("12.50 per cent", "12.5 %"), ("about 12 Percent", "about 12%"),
 )  # fmt: skip
 DIFFERENT = (
     ("p<.5", "p>.5"), ("p<.5", "p.5"), ("m/s", "ms"), ("km/h", "kmh"), ("x*y", "x/y"), ("x*y", "xy"),
@@ -87,6 +88,8 @@ DIFFERENT = (
     ("x=y", "xy"), ("x!=y", "x=y"), ("2+3", "2-3"), ("x^n", "xn"),
     ("€5", "5"), ("-€5", "€5"), ("€-5", "€5"), ("€5", "€50"), ("5€", "5$"),
     ("5kg", "5"), ("5kg", "5 km"), ("5a", "5"), ("5th", "5 th"),
+    ("12 percent", "12"), ("12 percentage points", "12%"), ("12 percentile", "12%"),
+    ("percent", "%"), ("12 percent", "13%"),
     ("1990s", "1990"), ("Straße", "Strase"),
     # marks of other scripts are letters
     ("कि", "की"), ("कर", "कर्"), ("か", "が"),
