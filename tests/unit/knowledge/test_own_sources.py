@@ -50,7 +50,7 @@ def _own(folder, texts, *triples):
 
 
 @pytest.mark.parametrize("told_by", ["a.md", "b.md"])
-def test_of_two_documents_with_one_title_the_telling_one_is_used(tmp_path, told_by):
+def test_of_documents_with_one_title_the_telling_one_is_used(tmp_path, told_by):
     texts = {"a.md": "# Rome\n\nIt is old.", "b.md": "# Rome\n\nIt is large."}
     texts[told_by] += " It lies on the Tiber in Italy."
     source = _own(tmp_path, texts, ("Rome", "river", "Tiber"), ("Rome", "country", "Italy"))
