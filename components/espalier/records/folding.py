@@ -27,7 +27,7 @@ _STRESS = "\u0300\u0301"
 _ALIKE = str.maketrans("\u0451\u0401", "\u0435\u0415")
 """Letters that one language writes in place of each other: Russian \u0451 and \u0435."""
 _APOSTROPHES = str.maketrans("", "", "'\u2019\u2018\u02bb\u02bc`\u00b4")
-_IGNORED = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u00a9\u00ae\u2120\u2122]+")
+IGNORED = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u00a9\u00ae\u2120\u2122]+")
 """Characters that caseless matching ignores (Unicode's NFKC_Casefold): soft hyphens, joiners and
 blanks without a width say where a word may be broken, or how its letters are drawn. And the marks
 of rights in a name, of which a decomposition would make the letters "tm"."""
@@ -43,7 +43,7 @@ def fold(text: str) -> str:
     text = text.translate(_APOSTROPHES)
     if text.isascii():
         return text.lower()
-    return fold_accents(_IGNORED.sub("", text)).lower()
+    return fold_accents(IGNORED.sub("", text)).lower()
 
 
 def fold_accents(text: str) -> str:
@@ -202,7 +202,7 @@ def name_words(text: str) -> list[str]:
     if text.isascii():
         folded = fold(text)
     else:
-        text = _IGNORED.sub("", text)
+        text = IGNORED.sub("", text)
         joined = _THIN_THOUSANDS.sub(",", text)
         raised = _RAISED.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), joined)
         folded = fold(_VULGAR_FRACTION.sub(" ", raised)).translate(_TYPED)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import groupby
 
-from espalier.records.folding import fold_accents, have_like_accents
+from espalier.records.folding import IGNORED, fold_accents, have_like_accents
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ARTICLE_WORDS = frozenset({"a", "an", "the"})
@@ -37,10 +37,6 @@ _SHOWN = str.maketrans(
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d", "-"),
         **dict.fromkeys("\u2044\u2215", "/"),
         **dict(zip("\u066a\u066b\u066c", "%.,", strict=True)),  # of Arabic numbers
-        # without width: joiners, soft hyphens, directions
-        **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u061c", ""),
-        **dict.fromkeys("\u00a9\u00ae\u2120\u2122", ""),  # rights in a name
-        **dict.fromkeys(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))), ""),
     }
 )
 _DIGIT = re.compile(r"(?![0-9])\d")
@@ -168,7 +164,7 @@ def _without_articles(words: Sequence[str]) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     """The words of an answer, numbers in one spelling."""
-    digits = _DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
+    digits = _DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), IGNORED.sub("", text))
     raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", digits))
     lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
     shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))

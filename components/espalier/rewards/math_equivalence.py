@@ -98,8 +98,23 @@ _FULL_STOP = re.compile(r"(?<=[^\s.])\.(?=\$?\Z)")
 """One that ends a sentence: math-verify reads no formula with it. Three leave something out."""
 
 
+_DRAWN = re.compile(
+    r"\\(?:underline|(?:textcolor|colorbox)\s{0,4}\{[^{}]*\})\s{0,4}\{([^{}]*)\}"
+    r"|\\color\s{0,4}\{[^{}]*\}"
+)
+"""A line below, or a colour."""
+_TIE = re.compile(r"~(?!\s*[\d.$+-])(?!\\[dt]?frac)|\\(?: |\Z)")
+"""A blank of LaTeX; in front of a number it is "about"."""
+_TIMES_TEN = re.compile(r"(?<=\d) ?[xX\u00d7] ?(?=10\^)")
+_LEFT_OUT = re.compile(r"\\[lc]?dots(?=[\s$.]*\Z)")
+"""Digits that are not written, which math-verify reads as none."""
+
+
 def _compared(text: str) -> str:
-    return in_latex(_FULL_STOP.sub("", final_answer(text)))
+    found = _FULL_STOP.sub("", final_answer(text))
+    drawn = _DRAWN.sub(lambda part: part[1] or "", found)
+    spaced = _TIMES_TEN.sub(r" \\cdot ", _TIE.sub(" ", drawn))
+    return in_latex(_LEFT_OUT.sub("...", spaced).strip())
 
 
 def _same(answer: str, gold: str) -> bool:

@@ -123,6 +123,17 @@ NOT_STOPPED = (
     ("7...", "7"), ("x+1..", "x+1"), ("x+1...", "x+1"), ("7.5.", "75"), ("A.B.", "AB"), (".", "0"),
     ("x+1.", "x+2"), ("7.1", "7"),
 )  # fmt: skip
+DRAWN = (
+    (r"\textcolor{red}{12}", "12"), (r"\underline{12}", "12"), (r"\color{blue}12", "12"),
+    (r"\boxed{\underline{\frac{1}{2}}}", "1/2"), (r"$\textcolor{red}{12}$", "12"), ("12\\ ", "12"),
+    (r"12 \mathrm{~cm}", "12 cm"), (r"12~\mathrm{cm}", "12 cm"), ("1.5x10^3", "1500"),
+    ("1.5 \u00d7 10^3", "1500"), ("-2 x 10^-3", "-0.002"),
+)  # fmt: skip
+OTHERWISE_DRAWN = (
+    (r"\underline{12}", "13"), (r"\textcolor{red}{12}", "2"), (r"12~\text{cm}", "12 km"),
+    ("~12", "12"), (r"12\ldots", "12"), (r"3.14\dots", "3.14"), (r"$0.5\ldots$", "1/2"),
+    ("1.5x10^3", "150"), ("5x", "5"),
+)  # fmt: skip
 OTHER_RATES = (
     ("100 km/h", "100 mi/h"), ("5 m/s", "5 m"), ("5 m/s", "5 s/m"), ("5 m/s", "5 m/s^2"),
     ("100 miles per hour", "100 miles per day"), ("100 mph", "100 km/h"), ("5 x/y", "5"),
@@ -138,6 +149,8 @@ OTHER_RATES = (
         (OTHER_RATES, False),
         (STOPPED, True),
         (NOT_STOPPED, False),
+        (DRAWN, True),
+        (OTHERWISE_DRAWN, False),
     ],
 )
 def test_typed_mathematics_and_rates_are_read(pairs, right):
