@@ -103,10 +103,10 @@ _DRAWN = re.compile(
     r"|\\color\s{0,4}\{[^{}]*\}"
 )
 """A line below, or a colour."""
-_TIE = re.compile(r"~(?!\s*[\d.$+-])(?!\\[dt]?frac)|\\(?: |\Z)")
+_TIE = re.compile(r"~(?!\s*[\d.$+-])(?!\\[dt]?frac)|(?<!\\)\\(?: |\Z)")
 """A blank of LaTeX; in front of a number it is "about"."""
 _TIMES_TEN = re.compile(r"(?<=\d) ?[xX\u00d7] ?(?=10\^)")
-_LEFT_OUT = re.compile(r"\\[lc]?dots(?=[\s$.]*\Z)")
+_LEFT_OUT = re.compile(r"\A\$?([^\\]*)\\[lc]?dots[\s$.]*\Z")
 """Digits that are not written, which math-verify reads as none."""
 
 
@@ -114,7 +114,7 @@ def _compared(text: str) -> str:
     found = _FULL_STOP.sub("", final_answer(text))
     drawn = _DRAWN.sub(lambda part: part[1] or "", found)
     spaced = _TIMES_TEN.sub(r" \\cdot ", _TIE.sub(" ", drawn))
-    return in_latex(_LEFT_OUT.sub("...", spaced).strip())
+    return in_latex(_LEFT_OUT.sub(r"\1...", spaced).strip())
 
 
 def _same(answer: str, gold: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 
 MAX_DEPTH = 100
@@ -52,8 +53,11 @@ class Element:
 def parse_html(html: str) -> Element:
     """Return the root of a document, whose children are the outermost elements and texts."""
     parser = _Parser()
-    parser.feed(html)
+    end = html.rfind(">") + 1
+    parser.feed(html[:end])
     parser.close()
+    if end < len(html):  # text; the parser would look for its end at each "<" anew
+        parser.handle_data(unescape(html[end:]))
     return parser.root
 
 

@@ -107,6 +107,20 @@ def test_selectors_find_the_first_element(selector, text):
     assert (found and found.text) == text
 
 
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("a < b & c &amp; d", "a < b & c & d"),
+        ("<p>x</p> 1 < 2 &lt; 3", "x 1 < 2 < 3"),
+        ("<p>x</p><a href=", "x <a href="),
+        ("<a " * 30_000, ("<a " * 30_000).strip()),  # took minutes: each was a tag without an end
+    ],
+    ids=["signs", "references", "open", "many"],
+)
+def test_a_tag_without_an_end_is_text(html, text):
+    assert " ".join(parse_html(html).text.split()) == text
+
+
 @pytest.mark.parametrize("selector", ["", "p > b", "p:first-child", "a" * 201, "[x=", "p,b"])
 def test_other_selectors_are_refused(selector):
     with pytest.raises(SelectorError):
