@@ -9,6 +9,7 @@ no network. A file that cannot be parsed ends it, with the reason on stderr.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from datetime import datetime, time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PROCESSOR_S = 300
 """Limit of the processor time for each file, seconds."""
@@ -34,11 +35,18 @@ _Row = list[str]
 
 _PLAIN_WORDS = {
     "strip": ["a", "b", "code", "del", "em", "i", "img", "s", "strike", "strong", "u"],
+    "sub_symbol": "<sub>",
+    "sup_symbol": "<sup>",
     "escape_asterisks": False,
     "escape_underscores": False,
     "style_map": "p[style-name='Title'] => h1:fresh",
 }
 """Options of markdownify and mammoth: addresses, images and letter shapes are no text."""
+_UNSEEN = (
+    "[hidden], [style*='display:none' i], [style*='display: none' i], [aria-hidden=true], script,"
+    " style, template, noscript, datalist, select, rt, rp, sup:has(a[href^='#'])"
+)
+"""Selectors of elements that are no text of a page."""
 _FORBIDDEN = frozenset(
     {"os.exec", "os.fork", "os.posix_spawn", "os.system", "socket.connect", "socket.getaddrinfo",
      "socket.gethostbyname", "socket.sendto", "subprocess.Popen"}
@@ -65,7 +73,10 @@ def converted(path: Path) -> dict[str, Any]:
     from markitdown import StreamInfo
 
     with path.open("rb") as stream:
-        found = Reader().convert(stream, StreamInfo(), **_PLAIN_WORDS)
+        if path.suffix.lower() in (".html", ".htm"):
+            found = Reader().convert(_seen(stream), StreamInfo(charset="utf-8"), **_PLAIN_WORDS)
+        else:
+            found = Reader().convert(stream, StreamInfo(), **_PLAIN_WORDS)
     text = found.markdown
     if len(text) > MAX_CHARACTERS:
         raise TooLongError(f"{len(text):,} characters of text, more than {MAX_CHARACTERS:,}")
@@ -75,6 +86,16 @@ def converted(path: Path) -> dict[str, Any]:
     if lines and " ".join(lines[0].split()) == title:  # of a page without <body>
         del lines[0]
     return {"text": "\n".join(lines), "title": title}
+
+
+def _seen(page: IO[bytes]) -> IO[bytes]:
+    """A web page with what a reader sees of it: nothing hidden, no menus, readings or footnotes."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(page, "html.parser")
+    for element in soup.select(_UNSEEN):
+        element.decompose()
+    return io.BytesIO(soup.encode("utf-8"))
 
 
 def paragraphs(text: str) -> str:
@@ -104,6 +125,7 @@ def _sheets(path: Path) -> dict[str, list[_Row]]:
     import openpyxl
 
     book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
+    _refuse_uncalculated(path, book)
     characters, tables = 0, {}
     for sheet in book.worksheets:
         rows = tables[sheet.title] = []
@@ -113,6 +135,26 @@ def _sheets(path: Path) -> dict[str, list[_Row]]:
                 raise TooLongError(f"more than {MAX_CHARACTERS:,} characters in its cells")
             rows.append(row)
     return tables
+
+
+class UncalculatedError(Exception):
+    """A formula has no stored value."""
+
+
+def _refuse_uncalculated(path: Path, values: Any) -> None:  # noqa: ANN401 (an untyped library's)
+    """Refuse a workbook whose formulas a program wrote without calculating them."""
+    import openpyxl
+
+    formulas = openpyxl.load_workbook(path, read_only=True, keep_links=False)
+    for sheet, shown in zip(formulas.worksheets, values.worksheets, strict=True):
+        pairs = zip(sheet.iter_rows(), shown.iter_rows(values_only=True), strict=False)
+        for row, found in pairs:
+            for cell, value in zip(row, found, strict=False):
+                if value is None and cell.data_type == "f":
+                    raise UncalculatedError(
+                        f"{sheet.title}!{cell.coordinate}: a formula without a stored value; open "
+                        "the file in a spreadsheet program and save it"
+                    )
 
 
 def _cells(rows: Iterator[tuple[object, ...]]) -> Iterator[_Row]:

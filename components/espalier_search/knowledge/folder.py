@@ -25,6 +25,7 @@ from espalier_search.knowledge.sources import (
     lines_of,
     read_json_lines,
     read_text,
+    with_plain_raising,
 )
 
 _TEXTS = frozenset({".md", ".txt", ".jsonl"})
@@ -113,6 +114,9 @@ def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
     A link that leads out of the folder is left out: what it points to was not given as knowledge.
     """
     found: Counter[str] = Counter()
+    linked = sum(path.is_symlink() and path.is_dir() for path in folder.rglob("*"))
+    if linked:
+        found["linked_folders"] = linked
     for path in _files(folder, aside):
         if not _is_inside(path, folder):
             found["links_out_of_the_folder"] += 1
@@ -207,20 +211,22 @@ def _file_documents(
 
 def _text_document(name: str, title: str, text: str, *, is_marked_up: bool) -> list[SourceDocument]:
     if is_marked_up:
-        heading, text = _heading_and_text(text)
+        heading, text = _heading_and_text(with_plain_raising(text))
         title = heading or title
     lines = tuple(lines_of(text))
     return [SourceDocument(f"document:{name}", title, lines)] if lines else []
 
 
 _DELIMITERS = ",;\t|"
+_ONE_COLUMN = "\x1f"
+"""A sign that no table has."""
+_SEEN_ROWS = 50
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of each row; the delimiter is the sign that the first line has most."""
+    """Number and cells of each row."""
     text = read_text(path)
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = max(_DELIMITERS, key=first.count)
+    delimiter = _delimiter(text)
     # strict: an open quotation mark would take the rows below it into its cell
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     begun = 1
@@ -233,6 +239,30 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             f"the row of line {begun}: {error}; a cell that begins with a quotation mark ends with "
             "one, and has those in it doubled"
         ) from error
+
+
+def _delimiter(text: str) -> str:
+    """The sign that parts the first rows into equal numbers of cells, of several the most.
+
+    Below a header of one cell there may be sentences, with any number of commas.
+    """
+    first = next((line for line in text.splitlines() if line.strip()), "")
+
+    def cells(delimiter: str) -> list[int]:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        try:
+            return [len(row) for row in islice(rows, _SEEN_ROWS) if any(map(str.strip, row))]
+        except csv.Error:  # told with its line when the rows are read
+            return []
+
+    def evenness(delimiter: str) -> tuple[float, int, int]:
+        counts = cells(delimiter)
+        columns = counts[0] if counts else 0
+        even = counts.count(columns) / len(counts) if columns > 1 else 0.0
+        return even, columns, first.count(delimiter)
+
+    found = max(_DELIMITERS, key=evenness)
+    return found if found in first or len(set(cells(found))) <= 1 else _ONE_COLUMN
 
 
 def _row_documents(
@@ -261,8 +291,13 @@ def _row_documents(
         yield SourceDocument(f"document:{name}:{number}", title, tuple(lines_of("; ".join(texts))))
 
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_TITLE_LINE = re.compile(r"^title:[ \t]*+([^ \t\n].*)$", re.MULTILINE)
+_FRONT_MATTER = re.compile(
+    r"\A(?:---[ \t]*\n(.*?\n)?(?:---|\.\.\.)|\+\+\+[ \t]*\n(.*?\n)?\+\+\+)[ \t]*(?:\n|\Z)",
+    re.DOTALL,
+)
+"""YAML, or TOML between plus signs, as Hugo has it."""
+_TITLE_LINE = re.compile(r"^title(?::|[ \t]*+=)[ \t]*+([^ \t\n].*)$", re.MULTILINE)
+_UNDERLINE = re.compile(r"[ \t]{0,3}(?:=+|-{2,})[ \t]*")
 _MIN_QUOTED = len("'a'")
 _FENCE = re.compile(r"[ \t]{0,3}(```|~~~)")
 _HEADING_MARKS = re.compile(r"#{1,6}[ \t]+")
@@ -275,7 +310,7 @@ def _heading_and_text(text: str) -> tuple[str, str]:
     """
     text = text.replace("\r\n", "\n")
     matter = _FRONT_MATTER.match(text)
-    named = _TITLE_LINE.search(matter[1] or "") if matter else None
+    named = _TITLE_LINE.search(matter[1] or matter[2] or "") if matter else None
     text = text[matter.end() :] if matter else text
 
     kept: list[str] = []  # what stands between the comments
@@ -294,7 +329,16 @@ def _heading_and_text(text: str) -> tuple[str, str]:
             fence = mark[1] if not fence else "" if mark[1] == fence else fence
         elif not fence and (heading := _heading_in(line)):
             return heading, "\n".join([*lines[:number], *lines[number + 1 :]])
+        elif not fence and _is_underlined(lines, number):
+            return line.strip(), "\n".join([*lines[:number], *lines[number + 2 :]])
     return "", text
+
+
+def _is_underlined(lines: Sequence[str], number: int) -> bool:
+    """Whether a line by itself stands above a line of = or -, which makes it a heading."""
+    above, below = lines[number - 1] if number else "", lines[number + 1 : number + 2]
+    is_text = any(map(str.isalnum, lines[number])) and not lines[number].lstrip().startswith("|")
+    return is_text and not above.strip() and bool(below and _UNDERLINE.fullmatch(below[0]))
 
 
 def _unquoted(value: str) -> str:

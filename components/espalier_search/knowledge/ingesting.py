@@ -181,6 +181,7 @@ _UNUSED = {
     "sentences_not_asked_about": "sentences are not asked about: they do not name the document's "
     "title, or hold no name, year or number beside it that the document says once",
     "triples_repeated": "triples are repeated, and used once",
+    "linked_folders": "links to folders are not followed: move what they hold into the folder",
     "links_out_of_the_folder": "links lead out of the folder, and are not followed",
 }
 """Row count of the manifest -> what it means for the user."""

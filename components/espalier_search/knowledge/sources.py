@@ -199,6 +199,34 @@ def read_json_lines(path: Path) -> Iterator[JsonLine]:
         yield JsonLine(place, number, row)
 
 
+_RAISED = re.compile(r"<sup(?:\s[^<>]*+)?>([^<>]*+)</sup\s*>", re.IGNORECASE)
+_LOWERED = re.compile(r"(\d)<sub(?:\s[^<>]*+)?>(\d+)</sub\s*>", re.IGNORECASE)
+_LOWERING = re.compile(r"</?sub(?:\s[^<>]*+)?>", re.IGNORECASE)
+_POWER = re.compile(r"[-+\u2212]?(?:\d+(?:[.,]\d+)?|[ijkmnptxy])")
+_MARK = re.compile(r"\d{1,3}|[*\u2020\u2021]+|\[[^\]]*\]")
+_BASE = re.compile(r"(?:(?<!\d)\d{1,2}|(?<![^\W\d_])[^\W\d_]{1,2}|[)\]])\Z")
+"""What is raised to a power: 10, 2, m, km, a bracket. A year and a word have a footnote."""
+
+
+def with_plain_raising(text: str) -> str:
+    """Return a text with `<sup>` and `<sub>` in signs, so that no number grows by a digit.
+
+    10<sup>22</sup> becomes 10^22, 1st and Ca2+ stay so, a footnote's mark is set apart: "1969 [3]".
+    """
+
+    def raised(found: re.Match[str]) -> str:
+        shown = found[1].strip()
+        is_based = _BASE.search(text, max(0, found.start() - _BASE_CHARACTERS), found.start())
+        if is_based and _POWER.fullmatch(shown):
+            return f"^{shown}"
+        if _MARK.fullmatch(shown):
+            return f" [{shown.strip('[]')}]"
+        return shown
+
+    return _LOWERING.sub("", _LOWERED.sub(r"\1_\2", _RAISED.sub(raised, text)))
+
+
+_BASE_CHARACTERS = 4
 MAX_LINE_WORDS = 30
 _HEADING = re.compile(r"(?:#{1,6}\s+|>\s*)+")
 _BULLET = re.compile(r"([-*+\u2022])\s+(?=(.))")

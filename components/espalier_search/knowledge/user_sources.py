@@ -7,6 +7,7 @@ import gzip
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 from xml.etree import ElementTree
@@ -26,6 +27,7 @@ from espalier_search.knowledge.sources import (
     SourceQuestion,
     lines_of,
     read_json_lines,
+    with_plain_raising,
 )
 from espalier_search.knowledge.user_triples import add_triples
 
@@ -124,9 +126,14 @@ _DROPPED = (
 )
 _INNERMOST_TEMPLATE = re.compile(r"\{\{[^{}]*+\}\}")
 _TABLE = _markup(r"^\{\|.*?^\|\}", r"^\|\}")
-_FILE_LINK = re.compile(
-    r"\[\[(?:File|Image|Category):[^\[\]]*+(?:\[\[[^\[\]]*+\]\][^\[\]]*+)*+\]\]", re.IGNORECASE
+_NO_TEXT = ("File", "Image", "Category")
+"""Namespaces of links that show no words; every wiki knows these names beside its own."""
+_NO_TEXT_KEYS = ("6", "14")
+"""Their numbers, by which a dump tells their names in its language."""
+_VALUE = re.compile(
+    r"\{\{\s*+(?:(convert|cvt|val)\|([^{}|]++)(?:\|([^{}|]++))?|formatnum:([^{}|]++))"
 )
+"""A template of a number: {{convert|10|km|mi}}, {{formatnum:1234}}."""
 _LINK = re.compile(r"\[\[(?:[^\[\]|]*+\|)?([^\[\]|]*+)\]\]")
 _EXTERNAL_LINK = _markup(r"\[\w++://[^\s\]]++\s*+([^\]]*+)\]", r"\]", r"\1")
 _TAG = _markup(r"</?\w[^>]*+>", ">")
@@ -148,37 +155,65 @@ def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
         KnowledgeError: the file is missing, of another kind, or truncated.
     """
     count = 0
-    for page_id, title, wikitext in _pages(path):
-        if lines := tuple(line for line in lines_of(plain_text(wikitext)) if line):
+    no_text = list(_NO_TEXT)
+    for page_id, title, wikitext in _pages(path, no_text):
+        if lines := tuple(line for line in lines_of(plain_text(wikitext, no_text)) if line):
             yield SourceDocument(f"document:{page_id}", title, lines)
             count += 1
         if max_documents and count == max_documents:
             return
 
 
-def plain_text(wikitext: str) -> str:
-    """Return wikitext as readable lines: no templates, tables, references, files or markup."""
+def plain_text(wikitext: str, no_text: Sequence[str] = _NO_TEXT) -> str:
+    """Return wikitext as readable lines: no templates, tables, references, files or markup.
+
+    Args:
+        wikitext: the source of an article.
+        no_text: namespaces of links that show no words, such as those of files.
+    """
     text = wikitext
     for dropped in _DROPPED:
         text = dropped.replaced(text)
     for _ in range(_MAX_NESTING):
-        text, replaced = _INNERMOST_TEMPLATE.subn(" ", text)
+        text, replaced = _INNERMOST_TEMPLATE.subn(_shown_value, text)
         if not replaced:
             break
-    text = _FILE_LINK.sub(" ", _TABLE.replaced(text))
+    text = _silent_link(tuple(no_text)).sub(" ", _TABLE.replaced(text))
     text = _EXTERNAL_LINK.replaced(_LINK.sub(r"\1", text))
     text = _HEADING.sub(lambda found: found[0].rstrip().strip("=").strip(), text)
-    text = _QUOTES.sub("", _TAG.replaced(text))
+    text = _QUOTES.sub("", _TAG.replaced(with_plain_raising(text)))
     return html.unescape(_LONG_REFERENCE.sub("\ufffd", text)).replace("\xa0", " ")
 
 
-def _pages(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield id, title and text of every article except redirects, holding one page in memory."""
+def _shown_value(template: re.Match[str]) -> str:
+    """The number of a template, with its unit; a blank for any other template."""
+    found = _VALUE.match(template[0])
+    if found is None:
+        return " "
+    unit = found[3] if found[1] in ("convert", "cvt") else None
+    return " ".join(part.strip() for part in (found[2] or found[4], unit) if part)
+
+
+@cache
+def _silent_link(names: tuple[str, ...]) -> re.Pattern[str]:
+    any_name = "|".join(map(re.escape, names))
+    return re.compile(
+        rf"\[\[(?:{any_name}):[^\[\]]*+(?:\[\[[^\[\]]*+\]\][^\[\]]*+)*+\]\]", re.IGNORECASE
+    )
+
+
+def _pages(path: Path, no_text: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of every article except redirects, holding one page in memory.
+
+    The dump's own names of files and categories, which stand before its pages, go to `no_text`.
+    """
     try:
         with _opened(path) as stream:
             events = ElementTree.iterparse(stream, events=("start", "end"))
             _, root = next(events)
             for event, element in events:
+                if event == "end" and element.get("key") in _NO_TEXT_KEYS and element.text:
+                    no_text.append(element.text)
                 if event == "end" and _name(element) == "page":
                     if page := _article(element):
                         yield page

@@ -33,7 +33,8 @@ class _TripleEnd(NamedTuple):
 
     @property
     def entity_id(self) -> str:
-        return f"{self.kind}:{self.folded}"
+        kind = self.kind.replace(":", "%3A")  # of a:b and c no other id than of a and b:c
+        return f"{kind}:{self.folded}"
 
 
 class _TripleRow(NamedTuple):

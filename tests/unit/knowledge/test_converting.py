@@ -129,6 +129,14 @@ PAGES = (
         "page",
         ["| a | b |", "| 1 | 2 |"],
     ),
+    ("<p>It has 10<sup>22</sup> H<sub>2</sub>O.", "page", ["It has 10^22 H2O."]),
+    ("<p>In 1969<sup>3</sup> it fell.", "page", ["In 1969 [3] it fell."]),
+    ("<p>In 1969<sup><a href='#n3'>3</a></sup> it fell.", "page", ["In 1969 it fell."]),
+    ("<p hidden>No.</p><p>It is old.</p>", "page", ["It is old."]),
+    ("<p style='color:red;display:none'>No.</p><p>It is old.</p>", "page", ["It is old."]),
+    ("<p>It is <ruby>old<rp>(</rp><rt>No</rt><rp>)</rp></ruby>.", "page", ["It is old."]),
+    ("<select><option>No<option>Nor</select><p>It is old.", "page", ["It is old."]),
+    ("<template>No.</template><noscript>No.</noscript>It is old.", "page", ["It is old."]),
     ("<meta charset='latin-1'><p>It is \u00e9.</p>", "page", ["It is \u00e9."]),
 )
 
@@ -143,6 +151,28 @@ def test_a_page_is_its_words_and_nothing_else(tmp_path):
     found = read(tmp_path)
     for number, (page, title, lines) in enumerate(PAGES):
         assert found[f"{number}/page.html"] == (title, lines), page
+
+
+@with_extra
+def test_a_power_in_a_word_file_is_a_power(tmp_path):
+    raised = '<w:r><w:rPr><w:vertAlign w:val="superscript"/></w:rPr><w:t>22</w:t></w:r>'
+    body = f"<w:p><w:r><w:t>It has 10</w:t></w:r>{raised}</w:p>"
+    (tmp_path / "a.docx").write_bytes(docx(body))
+    assert read(tmp_path) == {"a.docx": ("a", ["It has 10^22"])}
+
+
+@with_extra
+@pytest.mark.parametrize("formula", ["=1+1", '="Lyon"&"!"'])
+def test_a_formula_that_no_program_has_calculated_is_named(tmp_path, formula):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.active.title = "People"
+    for row in (["name", "born"], ["Ada", formula]):
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    with pytest.raises(KnowledgeError, match=r"book.xlsx .*People!B2"):
+        folder_documents(tmp_path, [])
 
 
 @with_extra

@@ -94,6 +94,28 @@ def test_articles_of_a_dump_become_documents_however_it_is_packed(tmp_path, suff
     assert second.lines == ("A city.", "It is old.", "Very.")
 
 
+def test_a_dump_names_the_links_without_words_in_its_language(tmp_path):
+    names = '<namespace key="6">Datei</namespace><namespace key="14">Kategorie</namespace>'
+    text = "[[Datei:A.jpg|mini|Ein Bild]]Ulm ist alt.[[Kategorie:Ort]][[Image:B.png]]"
+    content = export(f"<siteinfo><namespaces>{names}</namespaces></siteinfo>", page(1, "Ulm", text))
+    (tmp_path / "dump.xml").write_bytes(content)
+    [document] = dump_documents(tmp_path / "dump.xml", 0)
+    assert document.lines == ("Ulm ist alt.",)
+
+
+def test_a_type_with_a_colon_is_no_other_entity(tmp_path):
+    rows = [
+        {"subject": "2", "subject_type": "a:1", "relation": "r", "object": "X"},
+        {"subject": "1:2", "subject_type": "a", "relation": "r", "object": "Y"},
+    ]
+    (tmp_path / "a.md").write_text("Text.")
+    (tmp_path / "triples.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = load_own(
+        KnowledgeConfig(source="folder", path=tmp_path, triples=tmp_path / "triples.jsonl")
+    )
+    assert len({entity.entity_id for entity in source.entities}) == len(source.entities) == 4
+
+
 def test_a_dump_is_read_no_further_than_asked(tmp_path):
     path = tmp_path / "dump.xml"
     # what follows is broken: it would be an error if it were read

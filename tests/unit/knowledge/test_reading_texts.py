@@ -9,7 +9,7 @@ import pytest
 
 from espalier.records import KnowledgeError
 from espalier_search.knowledge.folder import files_left_out, folder_documents
-from espalier_search.knowledge.sources import lines_of, read_json_lines
+from espalier_search.knowledge.sources import lines_of, read_json_lines, with_plain_raising
 from espalier_search.knowledge.user_sources import plain_text
 
 LINES = (
@@ -262,3 +262,80 @@ def test_half_a_surrogate_is_refused_by_its_line(tmp_path, value):
     (tmp_path / "a.jsonl").write_text(f'{{"title": "t"}}\n{{"title": "t", "text": {value}}}\n')
     with pytest.raises(KnowledgeError, match=r"a\.jsonl, line 2: .*surrogate"):
         list(read_json_lines(tmp_path / "a.jsonl"))
+
+
+RAISED = (
+    ("10<sup>22</sup> stars", "10^22 stars"), ("1.5e<sup>x</sup>", "1.5e^x"),
+    ("m<sup>2</sup>", "m^2"), ("km<sup id='u'>2</sup>", "km^2"), ("(a+b)<sup>2</sup>", "(a+b)^2"),
+    ("10<SUP>\u22126</SUP>", "10^\u22126"), ("2<sup>n</sup>", "2^n"),
+    ("in 1969<sup>3</sup>.", "in 1969 [3]."), ("Rome<sup>12</sup> is", "Rome [12] is"),
+    ("12,345<sup>1</sup>", "12,345 [1]"), ("Rome<sup>[4]</sup>", "Rome [4]"),
+    ("word<sup>*</sup>", "word [*]"), ("1<sup>st</sup>", "1st"), ("2<sup>e</sup>", "2e"),
+    ("Ca<sup>2+</sup>", "Ca2+"), ("101<sub>2</sub>", "101_2"), ("H<sub>2</sub>O", "H2O"),
+    ("a < b <sup>", "a < b <sup>"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "read"), RAISED)
+def test_what_is_raised_makes_no_other_number(text, read):
+    assert with_plain_raising(text) == read
+    if "<sup>" not in read:
+        assert plain_text(text).split() == read.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "line"),
+    [
+        ("Lyon\n====\n\nIt is old.", "Lyon", "It is old."),
+        ("Lyon\n----\nIt is old.", "Lyon", "It is old."),
+        ('+++\ntitle = "Lyon"\ndraft = true\n+++\nIt is old.', "Lyon", "It is old."),
+        ("+++\ntitle = 'Lyon'\n+++\n# Other\n", "Lyon", "Other"),
+        ("It is old.\nIt is large.\n===\n", "a", "It is old."),
+        ("| a | b |\n|---|---|\n| c | d |", "a", "| a | b |"),
+        ("It is 10<sup>3</sup> years old.", "a", "It is 10^3 years old."),
+    ],
+)
+def test_titles_of_other_kinds_of_markdown_are_read(tmp_path, text, title, line):
+    (tmp_path / "a.md").write_text(text, encoding="utf-8")
+    [document] = folder_documents(tmp_path, [])
+    assert (document.title, document.lines[0]) == (title, line)
+
+
+def test_a_linked_folder_is_counted(tmp_path):
+    for name in ("texts", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.md").write_text("Text.")
+    (tmp_path / "texts" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "texts" / "b.md").symlink_to(tmp_path / "texts" / "a.md")
+    assert files_left_out(tmp_path / "texts", []) == {"linked_folders": 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "lines"),
+    [
+        ("a;b,c;d\n1;2;3\n4;5;6\n", ["a: 1; b,c: 2; d: 3", "a: 4; b,c: 5; d: 6"]),
+        ("text\nIt is old, large, and far.\nOdd, too.\n", ["text: It is old, large, and far.",
+                                                         "text: Odd, too."]),
+        ("a,b\n\"x; y\",2\n", ["a: x; y; b: 2"]),
+        ("a;b\n1,5;2\n2,5;3\n", ["a: 1,5; b: 2", "a: 2,5; b: 3"]),
+        ("a,b\n1\n", ["a: 1"]),
+        ("a\tb;c\n1\t2\n", ["a: 1; b;c: 2"]),
+    ],
+)  # fmt: skip
+def test_the_delimiter_is_that_of_all_rows(tmp_path, table, lines):
+    (tmp_path / "t.csv").write_text(table, encoding="utf-8")
+    assert [" ".join(one.lines) for one in folder_documents(tmp_path, [])] == lines
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "read"),
+    [
+        ("It is {{convert|10|km|mi|abbr=on}} long.", "It is 10 km long."),
+        ("It is {{cvt|2.5|ha}}.", "It is 2.5 ha."),
+        ("{{formatnum:1234567}} live there.", "1234567 live there."),
+        ("{{val|1.5}} is it.", "1.5 is it."),
+        ("{{Infobox|name=Ulm}}It is old.", "It is old."),
+    ],
+)
+def test_numbers_of_templates_are_read(wikitext, read):
+    assert " ".join(plain_text(wikitext).split()) == read
