@@ -298,6 +298,14 @@ def _without_markup(line: str, beside: Sequence[str]) -> str:
 _NUMBER_ALONE = re.compile(r"\d+\.")
 _SHORT_END = re.compile(r"(?:^|[\W_])(?:\d{1,4}|[^\W\d_]{1,3})\.\s*$")
 _ORDINAL_END = re.compile(r"(?:^|[\W_])\d{1,2}\.\s*$")
+_NAME_FOLLOWS = re.compile(
+    r"(?:^|\s)(?:Dra|Srta?|ej|EE|av|Sig(?:ra)?|[Dd]ott|[Dd]hr|[Mm]evr|bijv|Kl|[Vv]ol|[Uu]l|[Kk]s"
+    r"|janv|f\u00e9vr|juil|[Pp]\u00e1g|(?<!\d )[\u0413\u0433]|[\u0423\u0443]\u043b|[\u0414\u0434]"
+    r"|[\u0418\u0438]\u043c|[\u041f\u043f]\u0440\u043e\u0444|[\u0410\u0430]\u043a\u0430\u0434"
+    r"|[\u0421\u0441]\u0432|[\u041a\u043a]\u043d)\.\s*$"
+)
+"""Abbreviations of Spanish, French, Italian, Dutch, German, Polish and Russian that end no
+sentence, as a name or a number follows; sentencex knows those of English."""
 _END_CHARACTERS = 12
 """Of a sentence, in which these are looked for."""
 _AFTER_ORDINAL = re.compile(
@@ -330,9 +338,10 @@ def _whole(sentences: Iterable[str]) -> Iterator[str]:
     begun: list[str] = []
     for sentence in sentences:
         end = begun[-1][-_END_CHARACTERS:] if begun else ""
-        is_inside = (sentence[:1].islower() and _SHORT_END.search(end)) or (
-            _AFTER_ORDINAL.match(sentence) and _ORDINAL_END.search(end)
+        is_abbreviated = _NAME_FOLLOWS.search(end) or (
+            sentence[:1].islower() and _SHORT_END.search(end)
         )
+        is_inside = is_abbreviated or (_AFTER_ORDINAL.match(sentence) and _ORDINAL_END.search(end))
         if begun and not is_inside:
             yield " ".join(begun)
             begun.clear()

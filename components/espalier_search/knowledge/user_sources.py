@@ -126,7 +126,7 @@ _DROPPED = (
 )
 _INNERMOST_TEMPLATE = re.compile(r"\{\{[^{}]*+\}\}")
 _TABLE = _markup(r"^\{\|.*?^\|\}", r"^\|\}")
-_NO_TEXT = ("File", "Image", "Category")
+_NO_TEXT: Sequence[str] = ("File", "Image", "Category")
 """Namespaces of links that show no words; every wiki knows these names beside its own."""
 _NO_TEXT_KEYS = ("6", "14")
 """Their numbers, by which a dump tells their names in its language."""
@@ -155,7 +155,7 @@ def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
         KnowledgeError: the file is missing, of another kind, or truncated.
     """
     count = 0
-    no_text = list(_NO_TEXT)
+    no_text: list[str] = list(_NO_TEXT)
     for page_id, title, wikitext in _pages(path, no_text):
         if lines := tuple(line for line in lines_of(plain_text(wikitext, no_text)) if line):
             yield SourceDocument(f"document:{page_id}", title, lines)
