@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from datetime import datetime, time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 PROCESSOR_S = 300
 """Limit of the processor time for each file, seconds."""
@@ -88,7 +88,7 @@ def converted(path: Path) -> dict[str, Any]:
     return {"text": "\n".join(lines), "title": title}
 
 
-def _seen(page: IO[bytes]) -> IO[bytes]:
+def _seen(page: BinaryIO) -> BinaryIO:
     """A web page with what a reader sees of it: nothing hidden, no menus, readings or footnotes."""
     from bs4 import BeautifulSoup
 
