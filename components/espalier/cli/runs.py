@@ -311,6 +311,8 @@ def chat(
 
     if question is not None and task is not None:
         raise typer.BadParameter("give --question or --task, not both")
+    if question is not None and not question.strip():
+        raise typer.BadParameter("--question is empty: write what to ask, or leave it out to talk")
     with Conversation.opened(run, policy) as conversation:
         if task is not None:
             played = conversation.task(task)

@@ -118,7 +118,7 @@ class Dialect:
             PolicyError: the tokenizer has no chat template.
         """
         template = tokenizer.chat_template
-        if template is None:
+        if not template:
             raise PolicyError(
                 f"{tokenizer.name_or_path}: its tokenizer has no chat template. Set one in "
                 "tokenizer_config.json, or use the instruction-tuned model of the same family."

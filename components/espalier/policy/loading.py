@@ -62,6 +62,7 @@ def load_policy(directory: Path) -> Policy:
         )
     model, loading_info = loaded
     _require_whole_weights(directory, loading_info)
+    _require_finite_weights(directory, model)
     return Policy(model.eval(), tokenizer)
 
 
@@ -138,6 +139,16 @@ def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> 
             "the model again if a file was cut short, merge an adapter into its base model first, "
             "and save with save_pretrained of the class that was trained."
         )
+
+
+def _require_finite_weights(directory: Path, model: PreTrainedModel) -> None:
+    """Refuse weights with which every probability is NaN, as a training that failed leaves them."""
+    for name, weights in model.named_parameters():
+        if weights.numel() and not all(end.isfinite() for end in weights.aminmax()):
+            raise PolicyError(
+                f"{directory}: {name} holds numbers that are not finite (NaN or infinite), so the "
+                "model samples nothing. Take an earlier checkpoint, or train it again"
+            )
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from espalier.records import PolicyError
 
@@ -42,8 +43,33 @@ def reading(directory: Path, what: str) -> Generator[None]:
                     "its class is Python code in the directory (auto_map), which is never run "
                     "here; take a model whose class transformers has"
                 )
+            if broken := _broken_file(directory):
+                raise PolicyError(
+                    f"{directory / broken}. Copy the model again ({why[:200]})"
+                ) from error
             raise PolicyError(f"{directory}: cannot be loaded as {what}: {why}") from error
         raise
+
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def _broken_file(directory: Path) -> str:
+    """Return the first file of a directory that is cut short, and how it is seen; "" if none is."""
+    for path in sorted(directory.glob("*.json")):
+        try:
+            json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            return f"{path.name}: no JSON, so the file is damaged"
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            with safe_open(path, "np"):
+                pass
+        except SafetensorError:
+            return f"{path.name}: no whole safetensors file"
+    if not any((directory / name).is_file() for name in _TOKENIZERS):
+        return f"{_TOKENIZERS[0]}: not there, and the model has no other tokenizer"
+    return ""
 
 
 def require_config(directory: Path) -> None:

@@ -155,7 +155,8 @@ def read_manifest(directory: Path) -> Manifest:
     except ValidationError as error:
         raise ArtifactError(
             f"{path}: not a manifest of schema {SCHEMA_VERSION} ({error.error_count()} faults, "
-            f"first: {error.errors()[0]['msg']}). Delete {directory} and run the stage again."
+            f"first: {error.errors()[0]['msg']}). Delete {directory}, and repeat the "
+            "`espalier run` that made it"
         ) from error
 
 
@@ -345,7 +346,7 @@ def open_artifact(directory: Path, *, digest: Callable[[Path], str] = file_diges
     return manifest
 
 
-_MEND = "Delete the directory and run the same command again: the stage will write it anew."
+_MEND = "Delete the folder, and repeat the `espalier run` that made it: its stage writes it anew."
 
 
 def _write_durably(path: Path, text: str) -> None:

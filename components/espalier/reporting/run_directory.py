@@ -50,7 +50,7 @@ class PublishedArtifact:
         if not path.is_file() or file_digest(path) != self.manifest.files[name]:
             raise ArtifactError(
                 f"{path}: its bytes are not those that were published (missing, truncated or "
-                f"edited). Delete {self.path} and run the same command again."
+                f"edited). Delete {self.path}, and repeat the `espalier run` that made it"
             )
         return path
 
@@ -154,7 +154,9 @@ def _json_object(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ArtifactError(f"{path}: does not parse as JSON ({error})") from error
     if not isinstance(found, dict):
-        raise ArtifactError(f"{path}: is not a JSON object. Run the same command again.")
+        raise ArtifactError(
+            f"{path}: is not a JSON object. Repeat the `espalier run` that wrote it"
+        )
     return found
 
 

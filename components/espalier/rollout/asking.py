@@ -44,8 +44,11 @@ class RunTasks:
         """A task that consists of a question; it has no gold answer.
 
         Raises:
-            DataError: the run's tasks have a state of their own, which a question lacks.
+            DataError: the run's tasks have a state of their own, which a question lacks; or the
+                question holds bytes that are no text.
         """
+        if any("\ud800" <= char <= "\udfff" for char in question):
+            raise DataError("the question holds bytes that are no UTF-8; type or encode it anew")
         task = self._family.chat_task(question)
         others = [
             other

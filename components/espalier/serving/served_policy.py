@@ -56,7 +56,7 @@ def open_policy(
         PolicyError: not a policy directory, or one without a chat template.
     """
     policy = load_policy_for_sampling(directory, hardware)
-    if policy.tokenizer.chat_template is None:
+    if not policy.tokenizer.chat_template:
         raise PolicyError(
             f"{directory}: its tokenizer has no chat template, so it cannot answer chats. Set one "
             "in tokenizer_config.json, or take the instruction-tuned model of its family."

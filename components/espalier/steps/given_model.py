@@ -79,7 +79,7 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
 
     tokenizer = load_tokenizer(model)
     template = tokenizer.chat_template
-    if template is None:
+    if not template:
         raise PolicyError(
             f"policy.model = {model}: its tokenizer has no chat template. Set one in "
             "tokenizer_config.json, or use the instruction-tuned model of the same family."

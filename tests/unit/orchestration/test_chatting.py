@@ -71,6 +71,11 @@ def test_a_question_without_a_state_is_refused_by_name():
     assert alike.ask("which country is Lyon in?").answer == "France"
 
 
+def test_bytes_that_are_no_text_are_refused():
+    with pytest.raises(DataError, match="UTF-8"):
+        RunTasks(Profile(), {}).of_question("what is \udcff?")
+
+
 def test_a_folder_without_a_sound_run_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match=tmp_path.name):
         open_finished_run(tmp_path)

@@ -173,6 +173,34 @@ def test_a_damaged_note_of_an_adapters_base_is_named(folder, kind):
         read_base(folder)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config.json", b'{"a": "b', "config.json: no JSON"),
+        ("tokenizer.json", b'{"version": "1.0", "trunc', "tokenizer.json: no JSON"),
+        ("tokenizer.json", None, "tokenizer.json: not there"),
+        ("tokenizer_config.json", b"", "tokenizer_config.json: no JSON"),
+        ("model.safetensors", b"", "model.safetensors: no whole safetensors"),
+        ("model.safetensors", b"\x40\0\0\0\0\0\0\0{", "model.safetensors: no whole safetensors"),
+    ],
+)
+def test_a_file_that_was_cut_short_is_named(folder, file, content, said):
+    (folder / file).unlink() if content is None else (folder / file).write_bytes(content)
+    with pytest.raises(PolicyError, match=said):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named(folder, value):
+    policy = load_policy(folder)
+    name, weights = list(policy.model.named_parameters())[-1]
+    with torch.no_grad():
+        weights.view(-1)[-1] = value
+    policy.model.save_pretrained(folder)
+    with pytest.raises(PolicyError, match=f"{name} holds"):
+        load_policy(folder)
+
+
 def test_a_tokenizer_alone_needs_no_weights(folder):
     (folder / "model.safetensors").unlink()
     load_tokenizer(folder)
