@@ -45,7 +45,8 @@ def reading(directory: Path, what: str) -> Generator[None]:
                 )
             if broken := _broken_file(directory):
                 raise PolicyError(
-                    f"{directory / broken}. Copy the model again ({why[:200]})"
+                    f"{directory / broken}; cannot be loaded as {what}. Copy the model again "
+                    f"({why[:200]})"
                 ) from error
             raise PolicyError(f"{directory}: cannot be loaded as {what}: {why}") from error
         raise
