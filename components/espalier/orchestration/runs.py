@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from espalier.chain import CHAIN
 from espalier.config import Profile, reads_knowledge
 from espalier.determinism import prepare_torch
 from espalier.orchestration.endpoints import check_endpoints
@@ -18,7 +19,14 @@ from espalier.orchestration.run_directory import (
     RunState,
     locked_run,
 )
-from espalier.records import CompositeTracker, KnowledgeError, Tracker, json_digest, write_whole
+from espalier.records import (
+    CompositeTracker,
+    KnowledgeError,
+    Tracker,
+    expect_replaceable,
+    json_digest,
+    write_whole,
+)
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.model import RegisteredModel
 from espalier.registry.tracking import ParentRun, ending, mlflow_run, open_parent_run, viewer_tags
@@ -195,6 +203,8 @@ def _check_inputs(profile: Profile, say: Say) -> None:
 
 @contextmanager
 def _opened(profile: Profile, run_dir: Path) -> Iterator[OpenRun]:
+    for stage in CHAIN:
+        expect_replaceable(run_dir / stage.output)
     with locked_run(run_dir):
         state = RunState.load(run_dir)
         profile_text = profile.model_dump_json(indent=2)

@@ -12,6 +12,7 @@ from espalier.records import (
     ArtifactError,
     Manifest,
     StorageError,
+    expect_replaceable,
     file_digest,
     only_writer,
     open_artifact,
@@ -94,6 +95,7 @@ class S3Location:
             ArtifactError: nothing is published here, or a file is lost or damaged.
             StorageError: the server refuses or is unreachable, or `destination` cannot be written.
         """
+        expect_replaceable(destination)
         stored = self._objects.read_manifest()
         for _ in range(_ATTEMPTS):
             if stored is None:

@@ -15,6 +15,7 @@ from espalier.records import (
     ArtifactError,
     Manifest,
     StorageError,
+    expect_replaceable,
     only_writer,
     open_artifact,
     read_manifest,
@@ -192,6 +193,11 @@ def _copied(source: Path, destination: Path) -> Manifest:
     read_manifest(source)  # its error tells the user what to do if there is no manifest
     if source.exists() and destination.exists() and source.samefile(destination):
         return open_artifact(source)
+    if destination.resolve().is_relative_to(source.resolve()):
+        raise ArtifactError(
+            f"{destination}: a copy within {source} would damage it; copy elsewhere"
+        )
+    expect_replaceable(destination)
     content = (source / MANIFEST_NAME).read_bytes()
     manifest = parsed_manifest(content, str(source / MANIFEST_NAME))
     draft = destination.with_name(f".{destination.name}.fetch")

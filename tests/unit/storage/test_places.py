@@ -1,6 +1,7 @@
 """One suite over every kind of place: a folder, the stand-in, and a real S3 server where one is."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,23 @@ def test_what_is_no_artifact_is_not_replaced_by_one(place, tmp_path, kind):
         place.fetch(mine)
     assert own.read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} <= {"here", "mine", "remote"}
+
+
+@pytest.mark.parametrize("name", [".", "", ".."])
+def test_a_folder_without_a_name_of_its_own_is_refused(place, tmp_path, monkeypatch, name):
+    artifact(tmp_path / "here")
+    place.publish(tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError, match="--out"):
+        place.fetch(Path(name))
+
+
+def test_an_artifact_is_not_copied_into_itself(tmp_path):
+    artifact(tmp_path / "here")
+    before = files(tmp_path / "here")
+    with pytest.raises(ArtifactError, match="here/copy: "):
+        open_location(str(tmp_path / "here"), {}).fetch(tmp_path / "here" / "copy")
+    assert files(tmp_path / "here") == before
 
 
 def test_neither_a_damaged_artifact_nor_a_note_is_published(place, tmp_path):
