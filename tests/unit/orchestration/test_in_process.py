@@ -10,6 +10,7 @@ import time
 import pytest
 
 from espalier.config import KnowledgeConfig, Profile, ValidationConfig
+from espalier.orchestration.runs import run_in_process
 from espalier.records import ArtifactError, DataError, open_artifact, work_dir
 from tests.unit.orchestration.small_chain import CHAIN, Stages, execute
 
@@ -152,3 +153,12 @@ def test_a_killed_run_resumes_to_the_same_artifacts(tmp_path, stages):
     stages.calls.clear()
     assert contents(execute(killed)) == undisturbed
     assert stages.calls == ["synthesize", "validate"]
+
+
+@pytest.mark.parametrize("name", ["knowledge", "trained_policy"])
+def test_a_run_over_a_folder_of_ones_own_writes_nothing(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=f"{name}: .*--out"):
+        run_in_process(Profile(), tmp_path, print)
+    assert [path.name for path in tmp_path.rglob("*")] == [name, "thesis.txt"]
