@@ -38,8 +38,8 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
-# One more than the cores that they are made for: a quarter of their time is waiting.
-TEST_WORKERS ?= 3
+# Twice the cores that they are made for: a third of their time is waiting.
+TEST_WORKERS ?= 4
 INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py
 NODES = test_ray_nodes.py test_ray_rollouts.py
 

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from tests.integration.commands import espalier, settings
+from tests.integration.commands import espalier_here, settings
 
 SYLLABLES = ("ba", "ko", "mi", "ru", "ta", "ve", "lo", "shi", "dan", "or", "pel", "gri")
 
@@ -63,8 +63,8 @@ def test_a_folder_with_triples_runs_the_whole_chain(tmp_path, triple_lines):
         *MINIATURE,
     ]
     run = ("run", "--profile", "smoke", "--out", "runs/villages", "--json")
-    done = espalier(*run, *settings(*changes), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = espalier_here(*run, *settings(*changes), cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
     figures = json.loads(done.stdout)["eval"]
     report = (tmp_path / "runs" / "villages" / "report.html").read_text()
     assert figures["trained"]["n"] >= 5
@@ -89,8 +89,8 @@ def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
         *MINIATURE,
     ]
     run = ("run", "--profile", "smoke", "--out", "runs/villages", "--json")
-    done = espalier(*run, *settings(*changes), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = espalier_here(*run, *settings(*changes), cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["eval"]["trained"]["n"] >= 5
     assert summary["registry"]["version"] == 1
