@@ -96,11 +96,11 @@ def test_articles_of_a_dump_become_documents_however_it_is_packed(tmp_path, suff
 
 def test_a_dump_names_the_links_without_words_in_its_language(tmp_path):
     names = '<namespace key="6">Datei</namespace><namespace key="14">Kategorie</namespace>'
-    text = "[[Datei:A.jpg|mini|Ein Bild]]Ulm ist alt.[[Kategorie:Ort]][[Image:B.png]]"
+    text = "[[Datei:A.jpg|mini|Ein Bild]]Ulm war alt.[[Kategorie:Ort]][[Image:B.png]]"
     content = export(f"<siteinfo><namespaces>{names}</namespaces></siteinfo>", page(1, "Ulm", text))
     (tmp_path / "dump.xml").write_bytes(content)
     [document] = dump_documents(tmp_path / "dump.xml", 0)
-    assert document.lines == ("Ulm ist alt.",)
+    assert document.lines == ("Ulm war alt.",)
 
 
 def test_a_type_with_a_colon_is_no_other_entity(tmp_path):
