@@ -167,7 +167,8 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     (draft.path / "attribution.txt").write_text(source.attribution, encoding="utf-8")
     _count(draft, graph)
     draft.rows |= source.left_out
-    for line in (*source.notes, *_unused(draft.rows)):
+    meanings = _UNUSED | (_OF_DOCUMENTS_ALONE if config.asks_documents_alone else {})
+    for line in (*source.notes, *_unused(draft.rows, meanings)):
         tracker.note(line)
     tracker.params({"knowledge.source": config.source, **draft.rows})
 
@@ -185,10 +186,14 @@ _UNUSED = {
     "links_out_of_the_folder": "links lead out of the folder, and are not followed",
 }
 """Row count of the manifest -> what it means for the user."""
+_OF_DOCUMENTS_ALONE = {
+    "questions_dropped": "questions made of the documents are not asked, as a search with their "
+    "words finds other documents: see questions_dropped.json",
+}
 
 
-def _unused(rows: Mapping[str, int]) -> list[str]:
-    told = [f"{rows[name]} {text}" for name, text in _UNUSED.items() if rows.get(name)]
+def _unused(rows: Mapping[str, int], meanings: Mapping[str, str]) -> list[str]:
+    told = [f"{rows[name]} {text}" for name, text in meanings.items() if rows.get(name)]
     endings = [name for name in rows if name.startswith(FILES_LEFT_OUT)]
     if endings:
         counts = ", ".join(f"{rows[name]} {name.removeprefix(FILES_LEFT_OUT)}" for name in endings)

@@ -10,6 +10,7 @@ from espalier.stages import ingest, synthesize
 from espalier_search.knowledge.cloze import cloze_questions
 from espalier_search.knowledge.sources import SourceDocument, lines_of
 from tests.factories.prose_folder import ProseFolder, write
+from tests.factories.tracking import Notes
 
 
 def _made(*texts):
@@ -98,3 +99,18 @@ def test_documents_alone_give_questions_to_every_split(tmp_path):
     synthesize.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     for split, least in (("train", 200), ("dev", 25), ("heldout", 80)):
         assert len(read_tasks(tmp_path / "synthetic" / "tasks" / f"{split}.jsonl")) >= least
+
+
+def test_what_is_made_and_not_asked_is_told_as_such(tmp_path):
+    (tmp_path / "texts").mkdir()
+    texts = {"a": "# Ada\n\nAda was born in London. Ada wrote a book in 1843."}
+    # what a search for the first question finds instead
+    texts |= {f"b{n}": f"# Zed {n}\n\n" + "Was Ada born in what?\n" * 9 for n in range(8)}
+    for name, text in texts.items():
+        (tmp_path / "texts" / f"{name}.md").write_text(text)
+    notes = Notes()
+    config = KnowledgeConfig(source="folder", path=tmp_path / "texts")
+    ingest.run(Profile(knowledge=config), {}, tmp_path / "knowledge", notes)
+    told = [line for line in notes.lines if "questions_dropped.json" in line]
+    assert told
+    assert all("made of the documents" in line and "pairs" not in line for line in told)
