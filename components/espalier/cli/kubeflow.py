@@ -158,11 +158,13 @@ def create(  # noqa: PLR0913 (options of a command)
     from espalier.cluster.schedules import When, times
     from espalier.cluster.schedules import create as created
     from espalier.orchestration.pipelines import compile_profile
+    from espalier.steps.profiles import named_profile
 
-    with connected(profile, set_) as (api, resolved):
-        _note_tags(resolved.kubernetes.images)
-        when = When(cron, start, end, timezone)
-        trigger = times(when, resolved.kubernetes.kubeflow.timezone, datetime.now(UTC))
+    kubernetes = named_profile(profile, set_ or ()).kubernetes
+    when = When(cron, start, end, timezone)
+    trigger = times(when, kubernetes.kubeflow.timezone, datetime.now(UTC))
+    with connected(profile, set_) as (api, _):
+        _note_tags(kubernetes.images)
         compile_to = partial(compile_profile, profile, set_ or ())
         schedule_id = created(api, name, trigger, compile_to)
         _note(trigger.notes)

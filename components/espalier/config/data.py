@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, cast
+from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -26,6 +27,20 @@ class Section(BaseModel):
     """A table of the profile: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_no_switches(cls, values: object) -> object:
+        """Refuse true and false for a number, which pydantic takes for 1 and 0."""
+        if isinstance(values, Mapping):
+            for name, value in cast("Mapping[str, object]", values).items():
+                field = cls.model_fields.get(name) if isinstance(value, bool) else None
+                kinds: set[object] = set()
+                if field is not None:
+                    kinds = {field.annotation, *get_args(field.annotation)}
+                if kinds & {int, float} and bool not in kinds:
+                    raise ValueError(f"{name}: write a number, not {str(value).lower()}")
+        return cast("object", values)
 
 
 class SplitsConfig(Section):

@@ -55,8 +55,12 @@ def fault_lines(
     """
     lines: list[str] = []
     for fault in _without_members(error.errors()):
-        keys, owner = _resolved(fault["loc"], model)
+        keys, owner, found = _resolved(fault["loc"], model)
         place = [*within, *keys]
+        said = fault["msg"].removeprefix("Value error, ")
+        named, colon, rest = said.partition(": ")
+        if colon and any(named in one.model_fields for one in found):  # a key of the section itself
+            place, said = [*place, named], rest
         where = ".".join(place) or "profile"
         context = fault.get("ctx", {})
         match fault["type"]:
@@ -73,7 +77,7 @@ def fault_lines(
             case "union_tag_not_found":
                 message = "a rule is chosen by its name, which is missing here"
             case "value_error" | "missing":
-                message = fault["msg"].removeprefix("Value error, ")
+                message = said
             case kind:
                 allowed = _ALLOWED.get(kind, fault["msg"])
                 message = f"{allowed} (it is {_shown(fault['input'])})"
@@ -131,8 +135,8 @@ def _nearest_key(place: Sequence[str], owner: type[BaseModel] | None) -> str:
 
 def _resolved(
     location: Sequence[int | str], model: type[BaseModel]
-) -> tuple[list[str], type[BaseModel] | None]:
-    """Keys of a fault's location as a profile has them, and the model that lacks the last key.
+) -> tuple[list[str], type[BaseModel] | None, list[type[BaseModel]]]:
+    """Keys of a fault's location as a profile has them, the model of the last key, and its values.
 
     pydantic adds the name of the chosen rule to the location, which is not a key of the profile:
     `training.algorithm.loss.ppo_clip.clip_low` is `training.algorithm.loss.clip_low` there.
@@ -151,7 +155,7 @@ def _resolved(
             continue
         field = owner.model_fields.get(part) if owner else None
         owners = list(_models(field.annotation)) if field else []
-    return keys, owner
+    return keys, owner, owners
 
 
 def _tags(model: type[BaseModel]) -> set[object]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from espalier.config import parse_profile
+from espalier.config import parse_profile, parsed_override
 from espalier.records import ProfileError
 
 DIALECTS = "'tags', 'react', 'hermes', 'llama3', 'mistral', 'qwen3_coder' or 'pythonic', or 'auto'"
@@ -24,6 +24,8 @@ def faults_of(section, key, value):
         ("policy", "dialect", 7, f"Input should be {DIALECTS}, or a valid string (it is 7)"),
         ("policy", "dialect", ["a"],
          f'Input should be {DIALECTS}, or a valid string (it is ["a"])'),
+        ("warm_start", "steps", True, "write a number, not true"),
+        ("training", "temperature", False, "write a number, not false"),
         ("warm_start", "steps", "many", "Input should be a valid integer, unable to parse string "
          'as an integer (it is "many")'),
         ("rollout", "engine", "tgi", "Input should be 'lockstep' or 'vllm' (it is \"tgi\")"),
@@ -36,6 +38,11 @@ def faults_of(section, key, value):
 )  # fmt: skip
 def test_a_wrong_value_is_one_line(section, key, value, line):
     assert faults_of(section, key, value) == [f"{section}.{key}: {line}"]
+
+
+def test_a_switch_for_a_number_of_the_profile_is_named():
+    with pytest.raises(ProfileError, match="--set seed: write a number, not true"):
+        parse_profile({}, [parsed_override("seed=true")], Path("own.toml"))
 
 
 def test_members_of_a_union_are_one_line_per_key():
