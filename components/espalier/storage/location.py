@@ -193,9 +193,10 @@ def _copied(source: Path, destination: Path) -> Manifest:
     read_manifest(source)  # its error tells the user what to do if there is no manifest
     if source.exists() and destination.exists() and source.samefile(destination):
         return open_artifact(source)
-    if destination.resolve().is_relative_to(source.resolve()):
+    ours, theirs = source.resolve(), destination.resolve()
+    if theirs.is_relative_to(ours) or ours.is_relative_to(theirs):
         raise ArtifactError(
-            f"{destination}: a copy within {source} would damage it; copy elsewhere"
+            f"{destination}: a copy of {source} there would damage it; copy elsewhere"
         )
     expect_replaceable(destination)
     content = (source / MANIFEST_NAME).read_bytes()

@@ -82,6 +82,15 @@ def test_an_artifact_is_not_copied_into_itself(tmp_path):
     assert files(tmp_path / "here") == before
 
 
+def test_an_artifact_is_not_copied_over_the_one_that_holds_it(tmp_path):
+    artifact(tmp_path / "here")
+    artifact(tmp_path / "here" / "inner")
+    before = files(tmp_path / "here")
+    with pytest.raises(ArtifactError, match="here: "):
+        open_location(str(tmp_path / "here" / "inner"), {}).fetch(tmp_path / "here")
+    assert files(tmp_path / "here") == before
+
+
 def test_neither_a_damaged_artifact_nor_a_note_is_published(place, tmp_path):
     artifact(tmp_path / "here", {"rows": b"whole"})
     (tmp_path / "here" / "rows").write_bytes(b"edit")
