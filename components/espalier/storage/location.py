@@ -196,7 +196,7 @@ def _copied(source: Path, destination: Path) -> Manifest:
     ours, theirs = source.resolve(), destination.resolve()
     if theirs.is_relative_to(ours) or ours.is_relative_to(theirs):
         raise ArtifactError(
-            f"{destination}: a copy of {source} there would damage it; copy elsewhere"
+            f"{destination}: a copy of {source} there would damage it. Choose another --out"
         )
     expect_replaceable(destination)
     content = (source / MANIFEST_NAME).read_bytes()
