@@ -82,7 +82,7 @@ def test_an_artifact_is_not_copied_into_itself(tmp_path):
     assert files(tmp_path / "here") == before
 
 
-def test_an_artifact_is_not_copied_over_the_one_that_holds_it(tmp_path):
+def test_an_artifact_is_not_copied_over_its_holder(tmp_path):
     artifact(tmp_path / "here")
     artifact(tmp_path / "here" / "inner")
     before = files(tmp_path / "here")
