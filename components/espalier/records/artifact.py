@@ -161,9 +161,9 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def stale_artifacts(manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """Return the artifacts of a run that were made from other ones than those beside them.
+    """Return the artifacts of a run whose inputs have been replaced since they were made.
 
-    They are left where a run begins anew with other settings, and is stopped.
+    A run that is begun anew with other settings, and stopped, leaves such artifacts.
 
     Args:
         manifests: those of a run, by folder.
@@ -386,7 +386,7 @@ def replace_directory(draft_dir: Path, output_dir: Path) -> None:
 
 
 def expect_replaceable(output_dir: Path) -> None:
-    """Refuse to put an artifact where a file stands, or a folder of something else.
+    """Raise an error if publishing here would replace anything but an artifact.
 
     Raises:
         ArtifactError: only an artifact or an empty folder may be replaced.

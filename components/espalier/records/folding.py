@@ -66,7 +66,7 @@ def fold_accents(text: str) -> str:
 def have_like_accents(one: str, other: str) -> bool:
     """Return whether each Latin letter has the other's accents, or some of them, in equal words.
 
-    H\u00e0 has those of Ha, and has other ones than H\u1ea1. English articles do not count.
+    So H\u00e0 and Ha are alike, H\u00e0 and H\u1ea1 are not. English articles are left out.
     """
     if one.isascii() or other.isascii():
         return True
@@ -75,14 +75,15 @@ def have_like_accents(one: str, other: str) -> bool:
     return len(first) != len(second) or all(a <= b or b <= a for a, b in pairs)
 
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+"""Those of English."""
 
 
 def _accents(text: str) -> list[set[str]]:
     """Return the accents of each Latin letter."""
     found: list[set[str]] = []
     is_latin = False
-    for char in unicodedata.normalize("NFKD", _ARTICLES.sub("", text.casefold())):
+    for char in unicodedata.normalize("NFKD", ARTICLES.sub("", text.casefold())):
         if not unicodedata.combining(char):
             is_latin = "a" <= char <= "z"
             if is_latin:
@@ -155,7 +156,7 @@ def content_words(text: str, divide: Callable[[str], list[str]] = words) -> list
 DASHES = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
 """What is typed or typeset for a minus; a long dash parts sentences."""
 _TYPED = str.maketrans(dict.fromkeys(DASHES, "-") | dict.fromkeys("\u2044\u2215", "/"))
-_THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
+THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 """What parts thousands and is no blank between words: 1\u202f234 is 1,234."""
 _RAISED = re.compile("[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e\u2189])")
@@ -203,7 +204,7 @@ def name_words(text: str) -> list[str]:
         folded = fold(text)
     else:
         text = IGNORED.sub("", text)
-        joined = _THIN_THOUSANDS.sub(",", text)
+        joined = THIN_THOUSANDS.sub(",", text)
         raised = _RAISED.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), joined)
         folded = fold(_VULGAR_FRACTION.sub(" ", raised)).translate(_TYPED)
     if folded.isascii() and not _MAYBE_SIGNED.search(folded):
@@ -280,7 +281,7 @@ class NameEdges:
 
     def __init__(self, text: str) -> None:
         joined = _IGNORED_IN_WORD.sub(lambda found: "_" * len(found[0]), text)
-        self._text = _THIN_THOUSANDS.sub(",", joined).translate(_TYPED)
+        self._text = THIN_THOUSANDS.sub(",", joined).translate(_TYPED)
         found = [match.span() for match in _NAME_WORD.finditer(self._text)]
         self._starts = {start for start, _ in found}
         self._inside = {place for start, end in found for place in range(start + 1, end)}

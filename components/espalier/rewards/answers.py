@@ -25,9 +25,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import groupby
 
-from espalier.records.folding import IGNORED, fold_accents, have_like_accents
+from espalier.records.folding import (
+    ARTICLES,
+    IGNORED,
+    THIN_THOUSANDS,
+    fold_accents,
+    have_like_accents,
+)
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ARTICLE_WORDS = frozenset({"a", "an", "the"})
 _PUNCTUATION = frozenset(string.punctuation)
 _SHOWN = str.maketrans(
@@ -59,7 +64,6 @@ _BLANK_IN_SIGNED = re.compile(
 _PERCENT = re.compile(r"(?<=\d)[ -]?per ?cent\b")
 _WIDE_NUMBER = re.compile(r"\s*[+-]?\$?[1-9]\d{0,2}(?: \d{3}){1,12}(?:\.\d{1,40})?\s*")
 """An answer that is one number with a blank in front of each three digits."""
-_THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 _NUMBER = re.compile(
     r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|[1-9]\d?(?:,\d{2}){1,12},\d{3}|\d{1,40})?"
     r"(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
@@ -89,7 +93,7 @@ def squad_form(text: str) -> str:
     """Return SQuAD's normalisation only, with accents; may be empty."""
     lowered = text.lower()
     unpunctuated = "".join(char for char in lowered if char not in _PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", unpunctuated).split())
+    return " ".join(ARTICLES.sub(" ", unpunctuated).split())
 
 
 def squad_match(answer: str, gold: Iterable[str]) -> bool:
@@ -167,7 +171,7 @@ def _words(text: str) -> tuple[str, ...]:
     digits = _DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), IGNORED.sub("", text))
     raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", digits))
     lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
-    shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
+    shown = THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
     folded = " ".join(fold_accents(shown).translate(_SHOWN).casefold().split())
     if folded.count("*") > 1:  # Markdown
         folded = _STAR.sub("", folded)

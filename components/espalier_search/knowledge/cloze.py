@@ -111,9 +111,8 @@ def _gaps(sentence: str, title: str) -> Iterator[_Gap]:
             is_first_word = start == 0 and asked_as == "what" and " " not in match[0]
             is_whole = _WHOLE_AHEAD.search(sentence[max(0, start - 1) : start])
             is_whole = is_whole and _WHOLE_BEHIND.match(sentence, end)
-            if overlaps or is_first_word or not is_whole:
-                continue
-            if len(match[0].split()) > _MAX_ANSWER_WORDS:
+            is_long = len(match[0].split()) > _MAX_ANSWER_WORDS
+            if overlaps or is_first_word or is_long or not is_whole:
                 continue
             taken.append((start, end))
             yield _Gap(start, end, asked_as)

@@ -244,7 +244,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _delimiter(text: str) -> str:
     """The sign that parts the first rows into equal numbers of cells, of several the most.
 
-    Below a header of one cell there may be sentences, with any number of commas.
+    A table with one column may hold sentences with commas, which part no cells.
     """
     first = next((line for line in text.splitlines() if line.strip()), "")
 

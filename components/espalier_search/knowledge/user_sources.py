@@ -127,7 +127,7 @@ _DROPPED = (
 _INNERMOST_TEMPLATE = re.compile(r"\{\{[^{}]*+\}\}")
 _TABLE = _markup(r"^\{\|.*?^\|\}", r"^\|\}")
 _NO_TEXT: Sequence[str] = ("File", "Image", "Category")
-"""Namespaces of links that show no words; every wiki knows these names beside its own."""
+"""Namespaces whose links show no text. Wikis of every language accept these English names."""
 _NO_TEXT_KEYS = ("6", "14")
 """Their numbers, by which a dump tells their names in its language."""
 _VALUE = re.compile(

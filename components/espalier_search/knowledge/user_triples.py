@@ -107,7 +107,7 @@ def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Trip
 
 
 def _telling(documents: Sequence[SourceDocument], objects: Sequence[str]) -> SourceDocument:
-    """Return the document that names most of the objects; the first of equal ones."""
+    """Return the document that names the most objects; of several such, the first."""
     if len(documents) == 1:
         return documents[0]
     index = NameIndex(objects)
