@@ -34,6 +34,26 @@ def passes(names, test, program, preamble="", classes=None):
     return found.report.all_passed, found.messages
 
 
+ASKED = "def told(x): assert x == 37\nassert f(told) == 37"
+GUESSES = """
+def f(g):
+    for guess in range(99):
+        try:
+            g(guess)
+        except AssertionError:
+            continue
+        return guess
+"""
+RUN = """
+def right(): assert 1 + 1 == 2
+def wrong(): assert sum([1, 1]) == 3, 'no'
+class T:
+    def wrong(self):
+        total = 2
+        assert total == 3
+    def right(self): assert True
+assert f([right, wrong, T().right, T().wrong]) == (2, 2)
+"""
 MONEY = """
 import functools
 @functools.total_ordering
@@ -136,6 +156,9 @@ RIGHT = {
     "the dictionary of an object": ("Box", "assert Box([1]).__dict__ == {'things': [1]}", BOX),
     "a callback": ("f", "assert f(lambda x: x + 1, [1, 2]) == [2, 3]", "def f(g, x): return [g(y) for y in x]"),
     "a callback that raises": ("f", "def bad(x):\n    raise KeyError(x)\nassert f(bad) == 'a'", "def f(g):\n    try: g('a')\n    except KeyError as e: return e.args[0]"),
+    "a callback that asserts": ("f", "def told(x): assert x == 37\nassert f(told) == 37", "def f(g):\n    g(37)\n    return 37"),
+    "a callback that fails, and is to": ("f", "def told(x): assert x == 37\ntry:\n    f(told)\nexcept AssertionError: pass\nelse: raise RuntimeError", "def f(g): g(2)"),
+    "tests that it runs": ("f", RUN, "def f(tests):\n    good = bad = 0\n    for test in tests:\n        try:\n            test()\n            good += 1\n        except AssertionError: bad += 1\n    return good, bad"),
     "a callback that is returned": ("f", "assert f(lambda x: x * 2)(4) == 8", "def f(g): return g"),
     "a callback that calls the program": ("f g", "assert f(lambda x: g(x)) == 3", "def f(h): return h(2)\ndef g(x): return x + 1"),
     "a built-in callback": ("f", "assert f(len, ['a', 'bc']) == [1, 2] and f(str.upper, ['a']) == ['A']", "def f(g, x): return [g(y) for y in x]"),
@@ -213,6 +236,13 @@ CHEATS = {
     "an exception in place of a value": ("f E", "try:\n    assert f(2) == 5\nexcept E:\n    assert False", "class E(Exception): pass\ndef f(x): raise E"),
     "the wrong exception": ("f E", "try:\n    f()\n    assert False\nexcept E:\n    pass", "class E(Exception): pass\ndef f(): raise ValueError"),
     "a callback that it reads": ("f", "secret = 5\ndef g(x): return x\nassert f(g) == secret", "def f(g): return g.__globals__['secret']"),
+    "a callback that it asks": ("f", ASKED, GUESSES),
+    "a callback that it asks once": ("f", "def told(x): assert x is True\nf(told)", "def f(g):\n    try: g(False)\n    except AssertionError: pass"),
+    "a callback whose error it changes": ("f", "def told(x): assert x == 37\ntry: f(told)\nexcept ValueError: pass", "def f(g):\n    try: g(0)\n    except AssertionError: raise ValueError"),
+    "a callback that it asks through itself": ("f g", "def told(x): assert x == 37\ndef through(x): return g(told, x)\nassert f(through) == 37", GUESSES + "def g(h, x): return h(x)\n"),
+    "a callback that reads what it changes": ("C f", "c = C()\ndef told(): assert c.x == 37\nassert f(c, told) == 37", "class C: x = 0\ndef f(c, g):\n    for c.x in range(99):\n        try: g()\n        except AssertionError: continue\n        return c.x"),
+    "a callback of a class": ("f", "class T:\n    x = 37\n    def told(self, x): assert x == self.x\nassert f(T().told) == 37", GUESSES),
+    "a callback that raises by hand": ("f", "def told(x):\n    if x != 37: raise AssertionError(x)\nassert f(told) == 37", GUESSES),
     "a callback of the tests that it ends": ("f", "assert f(lambda x: x) == 5", "def f(g):\n    while True: g(1)"),
     "a reference that there is not": ("f", "assert f(len) == 5", "import sys\ndef f(g):\n    __import__('builtins').print\n    for frame in [sys._getframe(1)]:\n        pass\n    return g(g)"),
     "a module in the folder": ("f", "import colorsys\nassert f(2) == 5", "open('colorsys.py', 'w').write('import os, sys\\nsys.modules[\"__main__\"].Remote.__eq__ = lambda s, o: True')\n" + RETURNS),

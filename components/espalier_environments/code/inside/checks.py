@@ -59,8 +59,13 @@ class Pipe:
         """Why no further operation is possible; empty while they are."""
         self.raised: BaseException | None = None
         """The last exception of the program, in the form in which it was raised here."""
+        self.raised_for_test = False
+        """Whether it was an assertion of the tests first, in a function that the program called."""
         self.raising_lines: frozenset[int] = frozenset()
         """Lines of the running test that have a `raise`."""
+        self.withheld: AssertionError | None = None
+        """An assertion of the running test that failed in a call by the program, and that the
+        program kept from the test."""
         self._handed: list[Any] = []
         """Functions of the tests that the program may call, by number."""
         self._mirrors: dict[int, Any] = {}
@@ -82,24 +87,33 @@ class Pipe:
 
     def _converse(self, *asked: Any) -> Any:  # noqa: ANN401 (any value)
         self.send(json.dumps(asked).encode())
+        failed: AssertionError | None = None
         try:
             while True:
                 match self.receive():
                     case ["v", value]:
+                        self.withheld = self.withheld or failed
                         return decode(value, self._held)
                     case ["e", str(name), str(message), *more]:
                         self.raised = self._exception(name, message, more)
                         break
                     case ["c", int(number), positional, named]:
-                        self._call_back(number, positional, named)
+                        failed = self._call_back(number, positional, named) or failed
                     case _:
                         self._end()
         except (Unreadable, RecursionError):
             self._end()
+        self.raised_for_test = failed is not None and isinstance(self.raised, AssertionError)
+        if not self.raised_for_test:
+            self.withheld = self.withheld or failed
         raise self.raised
 
-    def _call_back(self, number: int, positional: Any, named: Any) -> None:  # noqa: ANN401 (as sent)
-        """Call a function of the tests that the program was handed, and send what it returns."""
+    def _call_back(self, number: int, positional: Any, named: Any) -> AssertionError | None:  # noqa: ANN401
+        """Call a function of the tests that the program was handed, and send what it returns.
+
+        Returns:
+            The assertion of the tests that failed in it, if it tells of the program.
+        """
         function = self._held(["h", number])
         arguments, keywords = decode(positional, self._held), decode(named, self._held)
         sent: list[Any] = []
@@ -115,6 +129,10 @@ class Pipe:
             if unsent.error is not None:
                 sent = ["x", ["y", "RuntimeError"], ["t", str(caught.error)]]
         self.send(json.dumps(sent).encode())
+        error = caught.error
+        if not isinstance(error, AssertionError) or _reads_nothing(function):
+            return None
+        return error if error is not self.raised or self.raised_for_test else None
 
     def send(self, line: bytes) -> None:
         """Send a line."""
@@ -255,6 +273,27 @@ class Pipe:
 _TESTS_FILE = "<tests>"
 
 
+def _reads_nothing(function: Any) -> bool:  # noqa: ANN401 (a function of the tests)
+    """Return whether a function has no parameter and reads no name but built-in ones.
+
+    Its assertion fails whatever the program does: it is an example for a program that runs tests.
+    """
+    code: types.CodeType | None = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    own = int(isinstance(function, types.MethodType))  # its `self` says nothing without a name
+    takes = code.co_argcount > own or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS
+    inner = any(isinstance(one, types.CodeType) for one in code.co_consts)
+    if takes or inner or code.co_freevars:
+        return False
+    known = function.__globals__
+    return all(hasattr(builtins, name) and name not in known for name in code.co_names)
+
+
+_MORE_ARGUMENTS = 0x04 | 0x08
+"""Flags of code with `*arguments` or `**arguments`."""
+
+
 def _is_exception(kind: Any) -> bool:  # noqa: ANN401 (any value)
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
@@ -353,6 +392,7 @@ class _Tests:
             tree = ast.parse(source)
             lines = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Raise)]
             self._program.raising_lines = frozenset(lines)
+            self._program.withheld = None
             exec(compile(tree, _TESTS_FILE, "exec"), self._scope)
         return self._verdict
 
@@ -365,4 +405,6 @@ class _Tests:
             own = isinstance(error, AssertionError) and error is not self._program.raised
             told = str(error) if own else f"{kind.__name__}: {error}"
             self._verdict = ["failed" if own else "error", told[:200]]
+        elif self._program.withheld is not None:
+            self._verdict = ["failed", f"kept from the test: {self._program.withheld}"[:200]]
         return True
