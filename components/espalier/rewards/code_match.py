@@ -91,7 +91,7 @@ def code_parts(tree: ast.Module) -> CodeParts:
     _shape(tree, subtrees)
     flow = _Flow()
     flow.visit(tree)
-    return CodeParts(subtrees, Counter(_numbered(flow.edges)))
+    return CodeParts(subtrees, flow.edges)
 
 
 def _shape(node: ast.AST, found: Counter[str]) -> str:
@@ -123,24 +123,25 @@ def _is_text(statement: ast.stmt) -> bool:
             return False
 
 
-class _NamedEdge(NamedTuple):
-    target: str
-    kind: str
-    sources: tuple[str, ...]
-
-
 class _Flow(ast.NodeVisitor):
     """Follows the values of variables through a program, in the order of its text."""
 
     def __init__(self) -> None:
-        self.edges: list[_NamedEdge] = []
+        self.edges: Counter[Edge] = Counter()
+        self._numbers: dict[str, int] = {}
         self._known: set[str] = set()
         """Variables that have a value; builtins and modules are not among them."""
+
+    def _add(self, target: str, kind: str, sources: Iterable[str]) -> None:
+        of_target, *of_sources = (
+            self._numbers.setdefault(name, len(self._numbers)) for name in (target, *sources)
+        )
+        self.edges[Edge(of_target, kind, tuple(of_sources))] += 1
 
     def visit_Name(self, node: ast.Name) -> None:
         """Add an edge from the source of a variable that is read."""
         if isinstance(node.ctx, ast.Load) and node.id in self._known:
-            self.edges.append(_NamedEdge(node.id, "used", (node.id,)))
+            self._add(node.id, "used", [node.id])
 
     def visit_arg(self, node: ast.arg) -> None:
         """Give a parameter a value."""
@@ -217,7 +218,7 @@ class _Flow(ast.NodeVisitor):
         for target in targets:
             self.visit(target)  # assigning to a subscript reads its container
             for name in _stored(target):
-                self.edges.append(_NamedEdge(name, "computed", tuple(sources)))
+                self._add(name, "computed", sources)
                 self._known.add(name)
 
 
@@ -226,13 +227,3 @@ def _stored(target: ast.expr) -> Iterator[str]:
     for node in ast.walk(target):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-
-
-def _numbered(edges: Iterable[_NamedEdge]) -> Iterator[Edge]:
-    numbers: dict[str, int] = {}
-
-    def number(name: str) -> int:
-        return numbers.setdefault(name, len(numbers))
-
-    for target, kind, sources in edges:
-        yield Edge(number(target), kind, tuple(map(number, sources)))
