@@ -20,12 +20,12 @@ from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import SimpleFamily
 from espalier.environments.mixins import InstallsPackages
 from espalier.environments.reading import Log, ReadingMaterial
-from espalier.environments.teaching import Script
+from espalier.environments.teaching import GaveUp, Script
 from espalier.environments.tools import Tool
-from espalier.records import FinalAnswer, Split, Task
+from espalier.records import DataError, FinalAnswer, Split, Task
 from espalier.records.trajectory import Trajectory
 from espalier_environments.procedural.config import ProceduralConfig
-from espalier_environments.procedural.drawing import Drawing
+from espalier_environments.procedural.drawing import UNTOLD, Drawing
 from espalier_environments.procedural.generators import Generators, Knobs, Verdict, generators_of
 from espalier_environments.procedural.packages import install, python_of
 from espalier_environments.procedural.worked import worked
@@ -100,12 +100,27 @@ class Procedural(SimpleFamily[ProceduralConfig], InstallsPackages):
 
     def demonstrate(self, task: Task) -> Script:
         """Yield the gold answer, after worked steps if the generator has them."""
+        if task.verifier.gold == (UNTOLD,):
+            raise GaveUp("no_answer_revealed")
         yield _worked_answer(task)
 
+    def gold_script(self, task: Task) -> Script:
+        """Yield the gold answer; two generators reveal none."""
+        if task.verifier.gold == (UNTOLD,):
+            raise GaveUp(f"{task.arguments['generator']} reveals no answer, so none can be tried")
+        return super().gold_script(task)
+
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Return worked answers of all training tasks, under prompts with shuffled words."""
+        """Return worked answers of training tasks, under prompts with shuffled words.
+
+        Raises:
+            DataError: no task has an answer.
+        """
         del knowledge
-        return WorkedReading(train)
+        answered = [task for task in train if task.verifier.gold != (UNTOLD,)]
+        if not answered:
+            raise DataError("procedural: no generator of these reveals an answer to read")
+        return WorkedReading(answered)
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
         """Return the task's generator and level."""

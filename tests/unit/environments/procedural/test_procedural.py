@@ -8,7 +8,7 @@ from espalier.environments import PlainQuestion, check_golds
 from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ProfileError
-from espalier_environments.procedural.drawing import Drawing, shares
+from espalier_environments.procedural.drawing import UNTOLD, Drawing, shares
 from espalier_environments.procedural.family import answer_in
 from espalier_environments.procedural.generators import Item
 from espalier_environments.procedural.worked import PLAIN, worked
@@ -109,6 +109,22 @@ def test_questions_are_demonstrated_and_judged(tmp_path):
     with played.environments(tmp_path) as environments_over:
         found = check_golds(played, tasks, environments_over("full"))
     assert (found.accepted, found.refused, found.faults) == (40, 40, ())
+
+
+@NEEDS_GENERATORS
+def test_what_reveals_no_answer_is_neither_shown_nor_read(tmp_path):
+    played = family({"name": "rush_hour"}, SUMS)
+    tasks = played.tasks("train", 6)
+    untold = [task for task in tasks if task.arguments["generator"] == "rush_hour"]
+    assert 0 < len(untold) < len(tasks)
+    with played.teacher(tmp_path, Funnel()) as demonstrate:
+        assert demonstrate(PlainQuestion(untold[0]), "").reason == "no_answer_revealed"
+    assert not any(UNTOLD in text for text in played.reading_material(tmp_path, tasks).texts(None))
+    with pytest.raises(DataError, match="reveals an answer"):
+        played.reading_material(tmp_path, untold)
+    with played.environments(tmp_path) as environments_over:
+        found = check_golds(played, untold[:1], environments_over("full"))
+    assert "rush_hour reveals no answer" in found.faults[0].fault
 
 
 @NEEDS_GENERATORS
