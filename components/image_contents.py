@@ -26,7 +26,6 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 _METADATA = re.compile(r"(?P<site>.+/(?:site|dist)-packages)/[^/]+\.(?:dist|egg)-info(?:/[^/]+)?")
@@ -78,6 +77,8 @@ def bill_of_materials(files: IO[bytes], *, name: str, version: str) -> str:
     )
     bom.register_dependency(image, found)
     written = JsonV1Dot6(bom).output_as_string(indent=1)
+    from cyclonedx.validation.json import JsonStrictValidator  # a second of grammars
+
     if fault := JsonStrictValidator(SchemaVersion.V1_6).validate_str(written):
         raise ContentsError(f"{name}: {fault}")
     return written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 
@@ -23,6 +23,23 @@ EachOnce = Annotated[tuple[T, ...], AfterValidator(_each_once)]
 """A non-empty tuple without duplicates."""
 
 
+def _each(value: object) -> Iterator[object]:
+    """Yield the parts of a value of a profile that are no list or table."""
+    if isinstance(value, Mapping | list | tuple):
+        held = cast("Mapping[object, object] | list[object]", value)
+        for part in held.values() if isinstance(held, Mapping) else held:
+            yield from _each(part)
+    else:
+        yield value
+
+
+def _kinds(annotation: object) -> Iterator[object]:
+    """Yield a type and all that stand within it."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)
+
+
 class Section(BaseModel):
     """A table of the profile: immutable, and without unknown keys."""
 
@@ -34,12 +51,11 @@ class Section(BaseModel):
         """Refuse true and false where a number is expected: pydantic reads them as 1 and 0."""
         if isinstance(values, Mapping):
             for name, value in cast("Mapping[str, object]", values).items():
-                field = cls.model_fields.get(name) if isinstance(value, bool) else None
-                kinds: set[object] = set()
-                if field is not None:
-                    kinds = {field.annotation, *get_args(field.annotation)}
+                switch = next((one for one in _each(value) if isinstance(one, bool)), None)
+                field = None if switch is None else cls.model_fields.get(name)
+                kinds = set[object]() if field is None else set(_kinds(field.annotation))
                 if kinds & {int, float} and bool not in kinds:
-                    raise ValueError(f"{name}: write a number, not {str(value).lower()}")
+                    raise ValueError(f"{name}: write a number, not {str(switch).lower()}")
         return cast("object", values)
 
 

@@ -26,6 +26,8 @@ def faults_of(section, key, value):
          f'Input should be {DIALECTS}, or a valid string (it is ["a"])'),
         ("warm_start", "steps", True, "write a number, not true"),
         ("training", "temperature", False, "write a number, not false"),
+        ("synthesis", "chain_weights", [0.2, True, 0.3, 0.1], "write a number, not true"),
+        ("curation", "weights", {"search": True}, "write a number, not true"),
         ("warm_start", "steps", "many", "Input should be a valid integer, unable to parse string "
          'as an integer (it is "many")'),
         ("rollout", "engine", "tgi", "Input should be 'lockstep' or 'vllm' (it is \"tgi\")"),
