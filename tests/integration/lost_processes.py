@@ -12,8 +12,6 @@ import torch
 from espalier.records import LostWorkerError, TrainingError
 from espalier.training import launch
 from espalier.training.launch import local_workers, training_processes
-from espalier.training.rl.update import PolicyUpdate
-from tests.integration.two_processes import short_loop
 
 TIMEOUT_S = 600.0  # of collective operations: these tests end before it
 STOPPED_TIMEOUT_S = 15.0  # a busy machine may keep a process that runs waiting for seconds
@@ -39,6 +37,10 @@ def leave(processes):
 
 def run_loop(folder, processes):
     """The real loop; a process for which there is a step in `stops` stops in that step's update."""
+    # seconds of imports, which the processes of other cases do without
+    from espalier.training.rl.update import PolicyUpdate
+    from tests.integration.two_processes import short_loop
+
     note_pid(folder, processes.rank)
     noted = folder / f"stops-{processes.rank}"
     stops = int(noted.read_text()) if noted.exists() else None

@@ -52,11 +52,14 @@ def test_entry_point_and_import_path_give_the_same_tools(installed, tmp_path):
 @pytest.mark.slow
 def test_the_cli_trains_the_installed_package(installed, tmp_path):
     profile = shutil.copy(PACKAGE / "profile.toml", tmp_path)
-    few = ("policy.prestage.steps=20", "warm_start.steps=4", "training.steps=2", "threads=1")
+    few = (
+        "synthesis.heldout_tasks=60", "synthesis.train_tasks=300", "policy.prestage.steps=6",
+        "warm_start.steps=4", "training.steps=2", "threads=1",
+    )  # fmt: skip
     changes = [word for one in few for word in ("--set", one)]
     run = ("run", "--profile", profile, "--out", "runs/parcels", *changes, "--json")
     done = espalier(*run, cwd=tmp_path, **path_with(installed))
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    assert summary["eval"]["trained"]["n"] == 300
+    assert summary["eval"]["trained"]["n"] == 60
     assert summary["registry"]["name"] == "espalier-parcel-desk"

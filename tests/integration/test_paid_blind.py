@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_sandboxes")]
 def profile_of(case):
     """The profile of a case, with few tasks."""
     name = case.partition(",")[0]
-    given = {"environment": {"name": name, **SETTINGS[case]}}
+    given = {"environment": {"name": name, **SETTINGS[case]}, "knowledge": {"max_cities": 3000}}
     if not issubclass(family_class(name), TeachesReading):
         given["policy"] = {"model": "smollm2"}
     profile = Profile.model_validate(given)

@@ -96,18 +96,18 @@ def test_slow_answers_lose_none_of_their_neighbours(kind, slow, quick, found):
     comparers, results = Comparers(kind, within_s=1), {}
 
     def ask(number):
-        *first, last = slow if number % 4 else quick
-        if number % 4:  # another answer each time: a known one is not compared again
+        *first, last = quick if number == 3 else slow
+        if number != 3:  # another answer each time: a known one is not compared again
             last = last + " " * number if kind == "math" else {**last, f"{number}.py": "x"}
         results[number] = comparers.compare(*first, last)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     comparers.close()
-    assert results == {number: None if number % 4 else found for number in range(8)}
+    assert results == {0: None, 1: None, 2: None, 3: found}
 
 
 def test_a_result_is_kept_for_the_same_answer():
