@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 from xml.etree import ElementTree
@@ -130,10 +131,16 @@ _NO_TEXT: Sequence[str] = ("File", "Image", "Category")
 """Namespaces whose links show no text. Wikis of every language accept these English names."""
 _NO_TEXT_KEYS = ("6", "14")
 """Their numbers, by which a dump tells their names in its language."""
-_VALUE = re.compile(
-    r"\{\{\s*+(?:(convert|cvt|val)\|([^{}|]++)(?:\|([^{}|]++))?|formatnum:([^{}|]++))"
-)
-"""A template of a number: {{convert|10|km|mi}}, {{formatnum:1234}}."""
+_SHOWS_FIRST = frozenset(
+    {"abbr", "big", "ill", "interlanguage link", "nobold", "nobr", "nobreak", "nowrap",
+     "sic", "small", "tooltip", "val"}
+)  # fmt: skip
+_SHOWS_LAST = frozenset({"lang", "transl", "transliteration"})
+_CURRENCIES = frozenset({"a$", "c$", "us$", "\u00a3", "\u20ac", "\u00a5", "\u20b9"})
+_BAR = re.compile(r"\|(?![^\[\]]*\]\])")
+"""A bar between the parts of a template, not of a link in it."""
+_AMOUNT = re.compile(r"[-+\u2212]?\.?\d")
+_RANGE = frozenset({"-", "\u2013", "to", "and", "or", "by", "x", "\u00d7", "+/-", "\u00b1"})
 _LINK = re.compile(r"\[\[(?:[^\[\]|]*+\|)?([^\[\]|]*+)\]\]")
 _EXTERNAL_LINK = _markup(r"\[\w++://[^\s\]]++\s*+([^\]]*+)\]", r"\]", r"\1")
 _TAG = _markup(r"</?\w[^>]*+>", ">")
@@ -175,7 +182,7 @@ def plain_text(wikitext: str, no_text: Sequence[str] = _NO_TEXT) -> str:
     for dropped in _DROPPED:
         text = dropped.replaced(text)
     for _ in range(_MAX_NESTING):
-        text, replaced = _INNERMOST_TEMPLATE.subn(_shown_value, text)
+        text, replaced = _INNERMOST_TEMPLATE.subn(_shown, text)
         if not replaced:
             break
     text = _silent_link(tuple(no_text)).sub(" ", _TABLE.replaced(text))
@@ -185,13 +192,44 @@ def plain_text(wikitext: str, no_text: Sequence[str] = _NO_TEXT) -> str:
     return html.unescape(_LONG_REFERENCE.sub("\ufffd", text)).replace("\xa0", " ")
 
 
-def _shown_value(template: re.Match[str]) -> str:
-    """The number of a template, with its unit; a blank for any other template."""
-    found = _VALUE.match(template[0])
-    if found is None:
-        return " "
-    unit = found[3] if found[1] in ("convert", "cvt") else None
-    return " ".join(part.strip() for part in (found[2] or found[4], unit) if part)
+def _shown(template: re.Match[str]) -> str:
+    """What a template in a sentence shows, by the most frequent ones; a blank for any other.
+
+    Those that show a word or number: {{convert|10|km|mi}}, {{formatnum:1234}}, {{nowrap|5 km}},
+    {{lang|de|Rhein}}, {{circa|1850}}, {{frac|1|2}}, {{US$|5 million}}.
+    """
+    head, *parts = (part.strip() for part in _BAR.split(template[0][2:-2]))
+    name, colon, number = head.partition(":")
+    given = [part for part in parts if part and "=" not in part]
+    match name.lower(), given:
+        case "formatnum", _ if colon:
+            return number.strip()
+        case ("convert" | "cvt"), [_, *_]:
+            return _measured(given)
+        case ("frac" | "fraction" | "sfrac"), [_, _, *_]:
+            *whole, over, under = given
+            return " ".join((*whole, f"{over}/{under}"))
+        case ("as of" | "circa" | "c."), [year, *_]:
+            return f"{'as of' if name.lower() == 'as of' else 'c.'} {year}"
+        case currency, [amount, *_] if currency in _CURRENCIES:
+            return f"{name}{amount}"
+        case shown, [first, *_] if shown in _SHOWS_FIRST:
+            unit = next((part[2:] for part in parts if part.startswith("u=")), "")
+            return f"{first} {unit}".strip()
+        case shown, [_, *_] if shown in _SHOWS_LAST or shown.startswith("lang-"):
+            return given[-1]
+        case _:
+            return " "
+
+
+def _measured(given: Sequence[str]) -> str:
+    """The measure that a conversion begins with: `10 km`, `10 to 20 km`, `5 ft 11 in`."""
+    shown = [given[0]]
+    for before, part in pairwise(given):
+        if not _AMOUNT.match(part) and before not in _RANGE and not _AMOUNT.match(before):
+            break  # the unit that it is converted to
+        shown.append(part)
+    return " ".join(shown).replace(" - ", "\u2013").replace(" \u2013 ", "\u2013")
 
 
 @cache
