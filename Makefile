@@ -40,19 +40,20 @@ test-fast: install   ## unit tests by themselves, without those marked slow: und
 
 # Twice the cores that they are made for: a third of their time is waiting.
 TEST_WORKERS ?= 4
-INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py
+INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py \
+  test_lost_processes.py test_train_nodes.py test_two_processes.py test_launched_step.py \
+  test_steps_elsewhere.py test_suspended_publishing.py test_restore_drill.py
 NODES = test_ray_nodes.py test_ray_rollouts.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  $(INTEROP:%=--ignore tests/integration/%) $(NODES:%=--ignore tests/integration/%) \
-	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
+	  tests/integration tests/unit  # long files first
 
 test-gpu: install   ## tests on one GPU, in three minutes: engine, gradients, updates, whole runs
 	$(BIN)/python -m pytest -q tests/gpu
 
-test-interop: install ## the chain by other runners, and agents written with real packages in venvs of their own
+test-interop: install ## the chain by other runners and in many processes, and agents written with real packages in venvs of their own
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  $(INTEROP:%=tests/integration/%) tests/interop
 
