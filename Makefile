@@ -42,7 +42,8 @@ test-fast: install   ## unit tests by themselves, without those marked slow: und
 TEST_WORKERS ?= 4
 INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py \
   test_lost_processes.py test_train_nodes.py test_two_processes.py test_launched_step.py \
-  test_steps_elsewhere.py test_suspended_publishing.py test_restore_drill.py
+  test_steps_elsewhere.py test_suspended_publishing.py test_restore_drill.py test_stopping.py \
+  test_viewer_talks.py test_record.py serving/test_process.py
 NODES = test_ray_nodes.py test_ray_rollouts.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU

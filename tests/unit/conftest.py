@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 UNIT = Path(__file__).parent
 
 settings.register_profile("unit", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile("search", max_examples=3000, deadline=None)
 settings.load_profile("unit")
+# It would draw constants of the modules that happen to be loaded, which are others in each worker,
+# and read the source of all of them for that.
+providers.is_local_module_file = lambda _path: False
 
 
 def pytest_collection_modifyitems(config, items):
