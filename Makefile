@@ -38,12 +38,13 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
-# Twice the cores that they are made for: a third of their time is waiting.
-TEST_WORKERS ?= 4
+# More than the two cores that they are made for: a third of their time is waiting.
+TEST_WORKERS ?= 5
 INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py \
   test_lost_processes.py test_train_nodes.py test_two_processes.py test_launched_step.py \
   test_steps_elsewhere.py test_suspended_publishing.py test_restore_drill.py test_stopping.py \
-  test_viewer_talks.py test_record.py serving/test_process.py
+  test_viewer_talks.py test_record.py serving/test_process.py test_own_environment.py \
+  test_code_environment.py test_self_play_chain.py test_hindsight_chain.py
 NODES = test_ray_nodes.py test_ray_rollouts.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
@@ -54,7 +55,7 @@ test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no
 test-gpu: install   ## tests on one GPU, in three minutes: engine, gradients, updates, whole runs
 	$(BIN)/python -m pytest -q tests/gpu
 
-test-interop: install ## the chain by other runners and in many processes, and agents written with real packages in venvs of their own
+test-interop: install ## whole chains, by other runners and in many processes, and agents written with real packages in venvs of their own
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  $(INTEROP:%=tests/integration/%) tests/interop
 
