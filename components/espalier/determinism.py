@@ -48,8 +48,8 @@ _GARBAGE_AFTER = 10_000
 def prepare_environment() -> None:
     """Set what has to be set before the first import of a library.
 
-    These are variables that they read, which are kept if they are set already. And Python looks for
-    garbage more rarely: a fifth of the time to import torch and MLflow is a search among what stays.
+    These are variables that they read, which are kept if they are set already. And Python looks
+    for garbage more rarely: a fifth of the time to import torch and MLflow is such a search.
     """
     gc.set_threshold(_GARBAGE_AFTER, 10, 10)
     for name, value in _ENVIRONMENT.items():

@@ -204,12 +204,12 @@ def _shown(template: re.Match[str]) -> str:
     match name.lower(), given:
         case "formatnum", _ if colon:
             return number.strip()
-        case ("convert" | "cvt"), [_, *_]:
+        case (("convert" | "cvt"), [_, *_]):
             return _measured(given)
-        case ("frac" | "fraction" | "sfrac"), [_, _, *_]:
+        case (("frac" | "fraction" | "sfrac"), [_, _, *_]):
             *whole, over, under = given
             return " ".join((*whole, f"{over}/{under}"))
-        case ("as of" | "circa" | "c."), [year, *_]:
+        case (("as of" | "circa" | "c."), [year, *_]):
             return f"{'as of' if name.lower() == 'as of' else 'c.'} {year}"
         case currency, [amount, *_] if currency in _CURRENCIES:
             return f"{name}{amount}"

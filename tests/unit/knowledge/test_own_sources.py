@@ -140,7 +140,10 @@ def test_a_dump_is_read_no_further_than_asked(tmp_path):
         ("<ref>a {| b [http://x <!-- c", "a {| b [http://x <!-- c"),
         ("{{convert|10|to|20|km|mi}} {{cvt|10|km2|sqmi}}", "10 to 20 km 10 km2"),
         ("{{convert|5|ft|11|in|m}} {{convert|10|-|20|km|abbr=on}}", "5 ft 11 in 10\u201320 km"),
-        ("{{convert|\u22123|to|+5|C|F}} {{cvt|1,200.5|sqmi|km2|0}}", "\u22123 to +5 C 1,200.5 sqmi"),
+        (
+            "{{convert|\u22123|to|+5|C|F}} {{cvt|1,200.5|sqmi|km2|0}}",
+            "\u22123 to +5 C 1,200.5 sqmi",
+        ),
         ("{{nowrap|5 km}} {{nowrap|[[Lyon|a city]]}} {{nobr|{{frac|2|1|2}}}}", "5 km a city 2 1/2"),
         ("{{lang|de|Rhein}}, {{lang-fr|Rhin}} {{ill|Otto|de}}", "Rhein, Rhin Otto"),
         ("{{circa|1850}} {{as of|2020}} {{val|1.5|u=km}}", "c. 1850 as of 2020 1.5 km"),

@@ -239,7 +239,7 @@ def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
 
 
 def test_asynchronous_training_raises_the_pass_rate_too(warm, tmp_path):
-    """How old samples are, the machine decides. Over 21 runs of 80 steps it rose by 29 to 33 points."""
+    """How old samples are, the machine decides: it rose by 20 to 22 points in three runs."""
     judged = partial(pass_rate, seed=1)
     _, model = run_beside(warm, tmp_path, dev_score=judged, steps=50, evaluate_every=25, **LEARNING)
     assert (rise := gained(warm, model)) > 0.05, rise
