@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 
@@ -24,13 +24,16 @@ EachOnce = Annotated[tuple[T, ...], AfterValidator(_each_once)]
 
 
 def _each(value: object) -> Iterator[object]:
-    """Yield the parts of a value of a profile that are no list or table."""
-    if isinstance(value, Mapping | list | tuple):
-        held = cast("Mapping[object, object] | list[object]", value)
-        for part in held.values() if isinstance(held, Mapping) else held:
-            yield from _each(part)
-    else:
-        yield value
+    """Yield the parts of a value of a profile that are no list or table, however deep they are."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            left += cast("Mapping[object, object]", one).values()
+        elif isinstance(one, list | tuple):
+            left += cast("Sequence[object]", one)
+        else:
+            yield one
 
 
 def _kinds(annotation: object) -> Iterator[object]:

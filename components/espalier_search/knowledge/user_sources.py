@@ -137,8 +137,6 @@ _SHOWS_FIRST = frozenset(
 )  # fmt: skip
 _SHOWS_LAST = frozenset({"lang", "transl", "transliteration"})
 _CURRENCIES = frozenset({"a$", "c$", "us$", "\u00a3", "\u20ac", "\u00a5", "\u20b9"})
-_BAR = re.compile(r"\|(?![^\[\]]*\]\])")
-"""A bar between the parts of a template, not of a link in it."""
 _AMOUNT = re.compile(r"[-+\u2212]?\.?\d")
 _RANGE = frozenset({"-", "\u2013", "to", "and", "or", "by", "x", "\u00d7", "+/-", "\u00b1"})
 _LINK = re.compile(r"\[\[(?:[^\[\]|]*+\|)?([^\[\]|]*+)\]\]")
@@ -198,7 +196,8 @@ def _shown(template: re.Match[str]) -> str:
     Those that show a word or number: {{convert|10|km|mi}}, {{formatnum:1234}}, {{nowrap|5 km}},
     {{lang|de|Rhein}}, {{circa|1850}}, {{frac|1|2}}, {{US$|5 million}}.
     """
-    head, *parts = (part.strip() for part in _BAR.split(template[0][2:-2]))
+    linked = _LINK.sub(r"\1", template[0][2:-2])  # the bar in a link parts no arguments
+    head, *parts = (part.strip() for part in linked.split("|"))
     name, colon, number = head.partition(":")
     given = [part for part in parts if part and "=" not in part]
     match name.lower(), given:

@@ -130,7 +130,8 @@ WIKITEXT = (  # what stands before repeated marks, the mark, and what stands beh
     ("", "<!--", ""), ("", "<ref>", ""), ("", "<ref", "/>"), ("", "<ref", "</ref>"),
     ("", "<ref name=a ", ""), ("", "<math>", ""), ("", "</math><math", ">"), ("", "<a ", ""),
     ("", "{{a}}{{", ""), ("", "{{", ""), ("", "[[a|", ""), ("", "[[File:", ""),
-    ("[[File:", "[[b]]", ""), ("", "[[File:a[[b]]", ""),
+    ("[[File:", "[[b]]", ""), ("", "[[File:a[[b]]", ""), ("{{nowrap", "|a", "}}"),
+    ("{{convert|1", "|2|km", "}}"), ("{{lang|", "[[", "}}"), ("{{frac", "|[[a|", "}}"),
 )  # fmt: skip
 
 
