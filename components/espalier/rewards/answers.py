@@ -47,7 +47,8 @@ _SHOWN = str.maketrans(
 _DIGIT = re.compile(r"(?![0-9])\d")
 """A digit of another script than Latin."""
 _SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
-_SUBSCRIPTS = re.compile("[\u2080-\u2089]+")
+_SUBSCRIPTS = re.compile("(\\d?)([\u2080-\u2089]+)")
+"""One behind a digit is the base of a number."""
 _FRACTION_SIGN = "[\u00bc-\u00be\u2150-\u215f\u2189\u2460-\u249b\u2776-\u2793]"
 """Signs of whole numbers: beside a digit they are no further digit, 1\u00bd is not 11/2."""
 _BESIDE_SIGN = re.compile(rf"(?<=\d)(?={_FRACTION_SIGN})|(?<={_FRACTION_SIGN})(?=\d)")
@@ -68,7 +69,7 @@ _NUMBER = re.compile(
     r"[+-]?(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|[1-9]\d?(?:,\d{2}){1,12},\d{3}|\d{1,40})?"
     r"(?:\.\d{1,40})?(?:e[+-]?\d{1,2})?"
 )
-_BETWEEN = ("^", "<", ">", "<=", ">=", "+", "=", "!=", "*", "/")
+_BETWEEN = ("^", "<", ">", "<=", ">=", "+", "=", "!=", "*", "/", "_")
 """Signs between letters or numbers that count."""
 _POINTED = re.compile(r"(?<=[<>=+])\.(?=\d)")
 """The point of a number without a digit in front, behind a sign: p<.5."""
@@ -170,7 +171,9 @@ def _words(text: str) -> tuple[str, ...]:
     """The words of an answer, numbers in one spelling."""
     digits = _DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), IGNORED.sub("", text))
     raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", digits))
-    lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
+    lowered = _SUBSCRIPTS.sub(
+        lambda found: (found[1] and f"{found[1]}_") + _plain(found[2]), raised
+    )
     shown = THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
     folded = " ".join(fold_accents(shown).translate(_SHOWN).casefold().split())
     if folded.count("*") > 1:  # Markdown
@@ -179,15 +182,23 @@ def _words(text: str) -> tuple[str, ...]:
     signed = _BLANK_IN_SIGNED.sub(r"\1", spaced)
     signed = _POINTED.sub("0.", _PERCENT.sub("%", signed))
     # a mark may stand behind punctuation, and a letter after that
-    return tuple(filter(None, (fold_accents(_word(token)) for token in signed.split())))
+    *before, last = ("", *signed.split())
+    is_label = bool(before) and before[-1].isalpha()
+    words = (*map(_word, before), _word(last, is_label=is_label))
+    return tuple(filter(None, map(fold_accents, words)))
 
 
 def _plain(digits: str) -> str:
     return unicodedata.normalize("NFKC", digits)
 
 
-def _word(token: str) -> str:
-    """A word without its punctuation, or a number in its one spelling; "" if nothing remains."""
+def _word(token: str, *, is_label: bool = False) -> str:
+    """A word without its punctuation, or a number in its one spelling; "" if nothing remains.
+
+    Args:
+        token: what stands between blanks.
+        is_label: whether it ends an answer behind a word: of Python 3.10 every digit counts.
+    """
     token = _SIGNED_MONEY.sub(lambda found: (found[2] or "") + found[1], token)
     if sign := _BOUND.match(token) or _MONEY.match(token):
         return sign[0] + _word(token[sign.end() :])
@@ -199,6 +210,8 @@ def _word(token: str) -> str:
     inner = token[start:end]
     behind = _naming_signs(inner, token[end:])
     if _NUMBER.fullmatch(inner):
+        if is_label:
+            return inner.replace(",", "") + behind
         return str(Fraction(inner.replace(",", ""))) + behind
     dot = "." if inner[:1].isalpha() and _NAMING_DOT.search(token[:start]) else ""
     return dot + "".join(_kept(inner)) + behind

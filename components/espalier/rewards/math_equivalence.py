@@ -117,7 +117,12 @@ def _compared(text: str) -> str:
     return in_latex(_LEFT_OUT.sub(r"\1...", spaced).strip())
 
 
+_SET = re.compile(r"[\s$]*(?:\\left)?\\\{")
+_TUPLE = re.compile(r"[\s$]*(?:\\left)?\(")
+
+
 def _same(answer: str, gold: str) -> bool:
+    pair = answer, gold
     if answer == gold:
         return True
     if (is_same := _compared_as_words(answer, gold)) is not None:
@@ -128,10 +133,9 @@ def _same(answer: str, gold: str) -> bool:
     if wanted is not None and _BOUND.match(answer):
         return False
     if said is not None and wanted is not None:
-        if said.equals(wanted):
-            return True
-        if "%" not in {said.unit, wanted.unit}:  # 50% is 1/2 as well
-            return False
+        return said.equals(wanted)
+    if any(_SET.match(one) and _TUPLE.match(other) for one, other in (pair, pair[::-1])):
+        return False  # math-verify takes a set for a tuple of any order
     return bool(_comparers().compare(_as_latex(answer), _as_latex(gold)))
 
 

@@ -86,7 +86,8 @@ _ALIKE = {
         ("lb", "pound", "\u00a3"), ("mg", "milligram"), ("ml", "milliliter", "millilitre"),
         ("h", "hr", "hour"), ("min", "minute"), ("s", "sec", "second"), ("yr", "year"),
         ("day", "d"), ("l", "liter", "litre"), ("degree", "\\circ", "^\\circ", "\u00b0"),
-        ("%", "\\%", "percent"), ("dollar", "usd", "buck"), ("euro", "eur", "\u20ac"),
+        ("%", "\\%", "percent", "pct", "percentage"), ("dollar", "usd", "buck"),
+        ("euro", "eur", "\u20ac"),
         ("cent", "\u00a2"), ("yen", "\u00a5"), ("degree c", "degrees celsius", "celsius"),
         ("degree f", "degrees fahrenheit", "fahrenheit"), ("mi/h", "mph"), ("km/h", "kph", "kmh"),
     )
@@ -114,7 +115,18 @@ class Number(NamedTuple):
     """"" if it has none."""
 
     def equals(self, other: Number) -> bool:
-        """Whether the two are the same number; a unit may be left out, but not be another."""
+        """Whether the two are the same number; a unit may be left out, but not be another.
+
+        A percentage is its hundredth, or the same decimal where somebody left the sign out: 50% is
+        1/2 and 50, and no 0.25% is 1/4.
+        """
+        if "%" in (self.unit, other.unit) and "" in (self.unit, other.unit):
+            percent, bare = (self, other) if self.unit else (other, self)
+            places = None if percent.places is None else percent.places + 2
+            if Number(percent.value / 100, places, "").equals(bare):
+                return True
+            is_ratio = any(n.places is None and n.value.denominator > 1 for n in (self, other))
+            return not is_ratio and percent.value == bare.value
         if self.unit and other.unit and self.unit != other.unit:
             shorter, longer = sorted((self.unit, other.unit), key=len)
             if not (shorter == "degree" and longer.startswith("degree ")):
@@ -214,6 +226,9 @@ def in_latex(text: str) -> str:
 
 _TYPED = (
     (re.compile(r"(?<=[\w)}])\*\*(?=[\w({\\-])"), "^"),
+    (re.compile(r"\^\s*(\d{1,40}|[a-zA-Z])\s*\^\s*(\d{1,40}|[a-zA-Z])"), r"^{\1^{\2}}"),
+    (re.compile(r"(?<![a-zA-Z\\])sqrt\s*(\d{1,40}|[a-zA-Z](?![a-zA-Z]))"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![a-zA-Z\\])sqrt(?=\s*\{)"), r"\\sqrt"),
     (re.compile(r"\^\s*(-\d{1,40}(?:\.\d{1,40})?|-[a-zA-Z]|\d{1,40}\.\d{1,40})"), r"^{\1}"),
     (
         re.compile(

@@ -73,9 +73,10 @@ def _equal(value: Hashable, gold: Hashable) -> bool:
 
 
 def _key(row: Row) -> tuple[list[tuple[str, str]], list[float]]:
-    """Sorts by texts before numbers, so that nearly equal numbers do not part equal rows."""
+    """Sorts by texts, then by rounded numbers: nearly equal numbers do not part equal rows."""
     texts = [(type(v).__name__, repr(v)) for v in row if not isinstance(v, int | float)]
-    return texts, [_as_float(value) for value in row if isinstance(value, int | float)]
+    numbers = [_as_float(value) for value in row if isinstance(value, int | float)]
+    return texts, [float(f"{number:.9g}") for number in numbers] + numbers
 
 
 def _as_float(value: float) -> float:

@@ -24,6 +24,25 @@ _YEAR = re.compile(r"[12]\d{3}")
 _NUMBER = re.compile(
     r"\d{1,3}(?:([,' \u00a0\u2009\u202f\u2019])\d{3}(?:\1\d{3})*)(?!\d)|\d+(?:[.,]\d+)?"
 )
+_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+_NO_YEAR_AHEAD = re.compile(
+    r"(?:^|\s)(?:the|an?|this|that|its|his|her|their|der|die|das|le|la|les|el|il|has|have|had|over"
+    r"|about|some|nearly|than|costs?|weighs?|with) $",
+    re.IGNORECASE,
+)
+_DAY_BEHIND = re.compile(f" {_MONTH}")
+_COUNTED = re.compile(
+    r" (?!(?:a|an|and|as|at|but|by|for|he|her|his|in|into|is|it|its|of|on|or|she|the|their|they|to"
+    r"|under|until|was|were|when|where|which|while|who|with)\b)[a-z]"
+)
+"""A word behind a number that says of what it is one."""
+_FRACTION_BEHIND = re.compile(r"\s?\d+/\d")
+_LINKING = r"(?:of|de|del|della|di|da|do|dos|du|des|van|von|der|den|la|le|bin|ibn|al)"
+_LINKED_BEHIND = re.compile(rf" {_LINKING} (?:(?:the|{_LINKING}) )?[A-Z]")
+_LINKED_AHEAD = re.compile(rf"[A-Z][\w'\u2019-]* (?:(?:the|{_LINKING}) )*{_LINKING} (?:the )?$")
+_ABBREVIATED_AHEAD = re.compile(r"(?:^|\s)[A-Z][^\W\d_]{0,4}\. $")
+_LINK_CHARACTERS = 60
+
 _NAME = r"(?=\w[\w'\u2019&+#-])[A-Z][^\W_]*(?:['\u2019&-](?!s\b)[^\W_]+)*(?:\+\+|\#)?"
 _NAMES = re.compile(rf"{_NAME}(?: {_NAME})*")
 _WHOLE_AHEAD = re.compile(r"(?:^|[\s(\[\"\u201c\u2018\u00ab\u2014])$")
@@ -109,10 +128,32 @@ def _gaps(sentence: str, title: str) -> Iterator[_Gap]:
             )
             # the first word is capitalised anyway, unless a second capitalised word follows it
             is_first_word = start == 0 and asked_as == "what" and " " not in match[0]
-            is_whole = _WHOLE_AHEAD.search(sentence[max(0, start - 1) : start])
-            is_whole = is_whole and _WHOLE_BEHIND.match(sentence, end)
             is_long = len(match[0].split()) > _MAX_ANSWER_WORDS
-            if overlaps or is_first_word or is_long or not is_whole:
+            if overlaps or is_first_word or is_long or not _is_whole(sentence, start, end):
+                continue
+            if asked_as != "what" and asked_as != _asks_for(sentence, start, end):
                 continue
             taken.append((start, end))
             yield _Gap(start, end, asked_as)
+
+
+def _is_whole(sentence: str, start: int, end: int) -> bool:
+    """Whether a name or number there is no part of a longer one: University of Oxford, 5 1/2."""
+    ahead = sentence[max(0, start - _LINK_CHARACTERS) : start]
+    if not _WHOLE_AHEAD.search(ahead[-1:]) or not _WHOLE_BEHIND.match(sentence, end):
+        return False
+    if _ABBREVIATED_AHEAD.search(ahead) or sentence[end : end + 2] == ". ":  # St. Louis, No. 5
+        return False
+    if sentence[start].isdigit():
+        return not _FRACTION_BEHIND.match(sentence, end)
+    return not (_LINKED_BEHIND.match(sentence, end) or _LINKED_AHEAD.search(ahead))
+
+
+def _asks_for(sentence: str, start: int, end: int) -> str:
+    """What asks for a number there: "" for a day of a month, or in "the 1990 World Cup"."""
+    if not _YEAR.fullmatch(sentence[start:end]):
+        return "" if _DAY_BEHIND.match(sentence, end) else "how many"
+    if _COUNTED.match(sentence, end):
+        return "how many"
+    is_other = _NO_YEAR_AHEAD.search(sentence[max(0, start - _LINK_CHARACTERS) : start])
+    return "" if is_other else "which year"

@@ -13,11 +13,12 @@ import io
 import json
 import logging
 import os
+import re
 import resource
 import sys
 import warnings
 from collections.abc import Iterator
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,12 +40,13 @@ _PLAIN_WORDS = {
     "sup_symbol": "<sup>",
     "escape_asterisks": False,
     "escape_underscores": False,
-    "style_map": "p[style-name='Title'] => h1:fresh",
+    "style_map": "p[style-name='Title'] => h1:fresh\nstrike => !",
 }
 """Options of markdownify and mammoth: addresses, images and letter shapes are no text."""
 _UNSEEN = (
     "[hidden], [style*='display:none' i], [style*='display: none' i], [aria-hidden=true], script,"
-    " style, template, noscript, datalist, select, rt, rp, sup:has(a[href^='#'])"
+    " style, template, noscript, del, s, strike, nav, datalist, select, rt, rp,"
+    " sup:has(a[href^='#'])"
 )
 """Selectors of elements that are no text of a page."""
 _FORBIDDEN = frozenset(
@@ -127,9 +129,9 @@ def _sheets(path: Path) -> dict[str, list[_Row]]:
     book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
     _refuse_uncalculated(path, book)
     characters, tables = 0, {}
-    for sheet in book.worksheets:
+    for sheet in (one for one in book.worksheets if one.sheet_state == "visible"):
         rows = tables[sheet.title] = []
-        for row in _cells(sheet.iter_rows(values_only=True)):
+        for row in _cells(sheet.iter_rows()):
             characters += sum(map(len, row))
             if characters > MAX_CHARACTERS:
                 raise TooLongError(f"more than {MAX_CHARACTERS:,} characters in its cells")
@@ -157,16 +159,33 @@ def _refuse_uncalculated(path: Path, values: Any) -> None:  # noqa: ANN401 (an u
                     )
 
 
-def _cells(rows: Iterator[tuple[object, ...]]) -> Iterator[_Row]:
+def _cells(rows: Iterator[tuple[Any, ...]]) -> Iterator[_Row]:
     for row in rows:
-        cells = [_cell(value) for value in row]
+        cells = [_cell(one.value, getattr(one, "number_format", "")) for one in row]
         while cells and not cells[-1]:
             cells.pop()
         yield cells
 
 
-def _cell(value: object) -> str:
-    """A cell as a person reads it: a day without midnight, a whole number without a fraction."""
+_PERCENT = re.compile(r"0(?:\.(0+))?%")
+_ZEROS = re.compile(r"0{2,}")
+
+
+def _cell(value: object, form: str) -> str:
+    """A cell as a person reads it: a day without midnight, a whole number without a fraction.
+
+    Args:
+        value: as it is stored.
+        form: the format in which it is shown, of which percentages, leading zeros and durations
+            are followed.
+    """
+    if isinstance(value, int | float) and (percent := _PERCENT.fullmatch(form)):
+        return f"{value:.{len(percent[1] or '')}%}"
+    if isinstance(value, int | float) and _ZEROS.fullmatch(form):
+        return f"{round(value):0{len(form)}d}"
+    if isinstance(value, timedelta):
+        minutes, seconds = divmod(round(value.total_seconds()), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     if isinstance(value, datetime) and value.time() == time():
         value = value.date()
     if isinstance(value, float) and value.is_integer():

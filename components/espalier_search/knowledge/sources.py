@@ -299,7 +299,7 @@ _NUMBER_ALONE = re.compile(r"\d+\.")
 _SHORT_END = re.compile(r"(?:^|[\W_])(?:\d{1,4}|[^\W\d_]{1,3})\.\s*$")
 _ORDINAL_END = re.compile(r"(?:^|[\W_])\d{1,2}\.\s*$")
 _NAME_FOLLOWS = re.compile(
-    r"(?:^|\s)(?:Dra|Srta?|ej|EE|av|Sig(?:ra)?|[Dd]ott|[Dd]hr|[Mm]evr|bijv|Kl|[Vv]ol|[Uu]l|[Kk]s"
+    r"(?:^|\s)(?:[Aa]pprox|Dra|Srta?|ej|EE|av|Sig(?:ra)?|[Dd]ott|[Dd]hr|[Mm]evr|bijv|Kl|[Vv]ol|[Uu]l|[Kk]s"
     r"|janv|f\u00e9vr|juil|[Pp]\u00e1g|(?<!\d )[\u0413\u0433]|[\u0423\u0443]\u043b|[\u0414\u0434]"
     r"|[\u0418\u0438]\u043c|[\u041f\u043f]\u0440\u043e\u0444|[\u0410\u0430]\u043a\u0430\u0434"
     r"|[\u0421\u0441]\u0432|[\u041a\u043a]\u043d)\.\s*$"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import html
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 from xml.etree import ElementTree
 
 import sqlalchemy
@@ -28,9 +24,9 @@ from espalier_search.knowledge.sources import (
     SourceQuestion,
     lines_of,
     read_json_lines,
-    with_plain_raising,
 )
 from espalier_search.knowledge.user_triples import add_triples
+from espalier_search.knowledge.wikitext import NO_TEXT, plain_text
 
 _FETCHED_ROWS = 1000
 
@@ -68,13 +64,23 @@ def _rows(database: str, query: str, password_file: Path | None) -> Iterator[Jso
             columns = list(result.keys())
             for number, values in enumerate(result, start=1):
                 named = zip(columns, values, strict=True)
-                row = {name: str(value) for name, value in named if value is not None}
-                yield JsonLine(f"{place}, row {number}", number, row)
+                where = f"{place}, row {number}"
+                row = {name: _text(v, f"{where}, {name}") for name, v in named if v is not None}
+                yield JsonLine(where, number, row)
     except exc.SQLAlchemyError as error:
         # the first line is the database's message; the others repeat the query and its parameters
         raise KnowledgeError(f"{place}: {str(error).splitlines()[0]}. Query: {query}") from error
     finally:
         engine.dispose()
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return str(value)
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise KnowledgeError(f"{where}: bytes that are no UTF-8 text ({error})") from error
 
 
 def _engine(database: str, password_file: Path | None) -> sqlalchemy.Engine:
@@ -95,58 +101,8 @@ _ARTICLES = "0"
 """Namespace number of articles; talk pages, templates and files have others."""
 
 
-class _Markup(NamedTuple):
-    """What is replaced in wikitext, and how every match of it ends."""
-
-    pattern: re.Pattern[str]
-    end: re.Pattern[str]
-    by: str = " "
-
-    def replaced(self, text: str) -> str:
-        """The text with each match replaced, in time linear in its length.
-
-        Nothing is looked for behind the last end: each beginning there would search the rest of the
-        text in vain.
-        """
-        last = max((found.end() for found in self.end.finditer(text)), default=0)
-        return self.pattern.sub(self.by, text[:last]) + text[last:]
-
-
-def _markup(pattern: str, end: str, by: str = " ") -> _Markup:
-    flags = re.DOTALL | re.IGNORECASE | re.MULTILINE
-    return _Markup(re.compile(pattern, flags), re.compile(end, flags), by)
-
-
-_DROPPED = (
-    _markup(r"<!--.*?-->", "-->"),
-    _markup(r"<ref[^<>]*+(?<=/)>", "/>"),
-    *(
-        _markup(rf"<{name}[^<>]*+>.*?</{name}>", f"</{name}>")
-        for name in ("math", "gallery", "timeline", "syntaxhighlight", "ref")
-    ),
-)
-_INNERMOST_TEMPLATE = re.compile(r"\{\{[^{}]*+\}\}")
-_TABLE = _markup(r"^\{\|.*?^\|\}", r"^\|\}")
-_NO_TEXT: Sequence[str] = ("File", "Image", "Category")
-"""Namespaces whose links show no text. Wikis of every language accept these English names."""
 _NO_TEXT_KEYS = ("6", "14")
-"""Their numbers, by which a dump tells their names in its language."""
-_SHOWS_FIRST = frozenset(
-    {"abbr", "big", "ill", "interlanguage link", "nobold", "nobr", "nobreak", "nowrap",
-     "sic", "small", "tooltip", "val"}
-)  # fmt: skip
-_SHOWS_LAST = frozenset({"lang", "transl", "transliteration"})
-_CURRENCIES = frozenset({"a$", "c$", "us$", "\u00a3", "\u20ac", "\u00a5", "\u20b9"})
-_AMOUNT = re.compile(r"[-+\u2212]?\.?\d")
-_RANGE = frozenset({"-", "\u2013", "to", "and", "or", "by", "x", "\u00d7", "+/-", "\u00b1"})
-_LINK = re.compile(r"\[\[(?:[^\[\]|]*+\|)?([^\[\]|]*+)\]\]")
-_EXTERNAL_LINK = _markup(r"\[\w++://[^\s\]]++\s*+([^\]]*+)\]", r"\]", r"\1")
-_TAG = _markup(r"</?\w[^>]*+>", ">")
-_HEADING = re.compile(r"^=.*=[^\S\n]*$", re.MULTILINE)
-_QUOTES = re.compile(r"'{2,}")
-_LONG_REFERENCE = re.compile(r"&#\d{8,};?")
-"""A number of no character, which may have more digits than Python turns into a number."""
-_MAX_NESTING = 20
+"""Numbers of the namespaces `NO_TEXT`, by which a dump tells their names in its language."""
 
 
 def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
@@ -160,83 +116,13 @@ def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
         KnowledgeError: the file is missing, of another kind, or truncated.
     """
     count = 0
-    no_text: list[str] = list(_NO_TEXT)
+    no_text: list[str] = list(NO_TEXT)
     for page_id, title, wikitext in _pages(path, no_text):
         if lines := tuple(line for line in lines_of(plain_text(wikitext, no_text)) if line):
             yield SourceDocument(f"document:{page_id}", title, lines)
             count += 1
         if max_documents and count == max_documents:
             return
-
-
-def plain_text(wikitext: str, no_text: Sequence[str] = _NO_TEXT) -> str:
-    """Return wikitext as readable lines: no templates, tables, references, files or markup.
-
-    Args:
-        wikitext: the source of an article.
-        no_text: namespaces of links that show no words, such as those of files.
-    """
-    text = wikitext
-    for dropped in _DROPPED:
-        text = dropped.replaced(text)
-    for _ in range(_MAX_NESTING):
-        text, replaced = _INNERMOST_TEMPLATE.subn(_shown, text)
-        if not replaced:
-            break
-    text = _silent_link(tuple(no_text)).sub(" ", _TABLE.replaced(text))
-    text = _EXTERNAL_LINK.replaced(_LINK.sub(r"\1", text))
-    text = _HEADING.sub(lambda found: found[0].rstrip().strip("=").strip(), text)
-    text = _QUOTES.sub("", _TAG.replaced(with_plain_raising(text)))
-    return html.unescape(_LONG_REFERENCE.sub("\ufffd", text)).replace("\xa0", " ")
-
-
-def _shown(template: re.Match[str]) -> str:
-    """What a template in a sentence shows, by the most frequent ones; a blank for any other.
-
-    Those that show a word or number: {{convert|10|km|mi}}, {{formatnum:1234}}, {{nowrap|5 km}},
-    {{lang|de|Rhein}}, {{circa|1850}}, {{frac|1|2}}, {{US$|5 million}}.
-    """
-    linked = _LINK.sub(r"\1", template[0][2:-2])  # the bar in a link parts no arguments
-    head, *parts = (part.strip() for part in linked.split("|"))
-    name, colon, number = head.partition(":")
-    given = [part for part in parts if part and "=" not in part]
-    match name.lower(), given:
-        case "formatnum", _ if colon:
-            return number.strip()
-        case (("convert" | "cvt"), [_, *_]):
-            return _measured(given)
-        case (("frac" | "fraction" | "sfrac"), [_, _, *_]):
-            *whole, over, under = given
-            return " ".join((*whole, f"{over}/{under}"))
-        case (("as of" | "circa" | "c."), [year, *_]):
-            return f"{'as of' if name.lower() == 'as of' else 'c.'} {year}"
-        case currency, [amount, *_] if currency in _CURRENCIES:
-            return f"{name}{amount}"
-        case shown, [first, *_] if shown in _SHOWS_FIRST:
-            unit = next((part[2:] for part in parts if part.startswith("u=")), "")
-            return f"{first} {unit}".strip()
-        case shown, [_, *_] if shown in _SHOWS_LAST or shown.startswith("lang-"):
-            return given[-1]
-        case _:
-            return " "
-
-
-def _measured(given: Sequence[str]) -> str:
-    """The measure that a conversion begins with: `10 km`, `10 to 20 km`, `5 ft 11 in`."""
-    shown = [given[0]]
-    for before, part in pairwise(given):
-        if not _AMOUNT.match(part) and before not in _RANGE and not _AMOUNT.match(before):
-            break  # the unit that it is converted to
-        shown.append(part)
-    return " ".join(shown).replace(" - ", "\u2013").replace(" \u2013 ", "\u2013")
-
-
-@cache
-def _silent_link(names: tuple[str, ...]) -> re.Pattern[str]:
-    any_name = "|".join(map(re.escape, names))
-    return re.compile(
-        rf"\[\[(?:{any_name}):[^\[\]]*+(?:\[\[[^\[\]]*+\]\][^\[\]]*+)*+\]\]", re.IGNORECASE
-    )
 
 
 def _pages(path: Path, no_text: list[str]) -> Iterator[tuple[str, str, str]]:

@@ -65,10 +65,40 @@ def test_names_years_and_numbers_are_asked_for_as_such():
         ("Ada came on 12.5.1990 at last.", []),
         ("Ada wrote to a@B.org then.", []),
         ("Ada read McDonald\u2013Smith then.", []),
+        ("Ada ran for 5 1/2 hours then.", []),
+        ("Ada moved in the 1990s to St. Louis.", []),
+        ("Ada met Charles de Gaulle there.", []),
+        ("Ada met Ludwig van der Rohe there.", []),
+        ("Ada saw the University of Oxford then.", []),
+        ("Ada saw the Bank of the West then.", []),
+        ("Ada was No. 5 in there.", []),
+        ("Ada came on 27 November at last.", ["November"]),
+        ("Ada won the 1990 cup there.", ["1990"]),
+        ("Ada saw the city of Bonn then.", ["Bonn"]),
     ],
 )
 def test_a_name_or_number_is_asked_for_whole(said, answers):
     assert [answer for _, answer in _pairs(("Ada", said))] == answers
+
+
+@pytest.mark.parametrize(
+    ("said", "asked_as"),
+    [
+        ("Ada has 1500 employees there.", "how many"),
+        ("Ada costs 2000 dollars a year.", "how many"),
+        ("Ada climbed 2350 m high hills.", "how many"),
+        ("Ada was there in 1815 by then.", "which year"),
+        ("Ada was there, built 1815.", "which year"),
+        ("Ada starb in Rom im Jahr 1815.", "which year"),
+    ],
+)
+def test_an_amount_is_no_year(said, asked_as):
+    (question,) = [question for question, answer in _pairs(("Ada", said)) if answer.isdigit()]
+    assert asked_as in question
+
+
+def test_the_1990_world_cup_is_asked_for_by_no_number():
+    assert not [a for _, a in _pairs(("Ada", "Ada won the 1990 World Cup.")) if a.isdigit()]
 
 
 def test_a_sentence_that_names_no_subject_is_counted():

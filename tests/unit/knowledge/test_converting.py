@@ -4,6 +4,7 @@ import importlib.util
 import io
 import os
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,9 @@ PAGES = (
     ("<p>In 1969<sup>3</sup> it fell.", "page", ["In 1969 [3] it fell."]),
     ("<p>In 1969<sup><a href='#n3'>3</a></sup> it fell.", "page", ["In 1969 it fell."]),
     ("<p hidden>No.</p><p>It is old.</p>", "page", ["It is old."]),
+    ("<p>Was <del>14</del> 15 men.</p>", "page", ["Was 15 men."]),
+    ("<p>It was <s>$20</s> <strike>$9</strike> $15.</p>", "page", ["It was $15."]),
+    ("<nav>Home Menu</nav><p>It is old.</p>", "page", ["It is old."]),
     ("<p style='color:red;display:none'>No.</p><p>It is old.</p>", "page", ["It is old."]),
     ("<p>It is <ruby>old<rp>(</rp><rt>No</rt><rp>)</rp></ruby>.", "page", ["It is old."]),
     ("<select><option>No<option>Nor</select><p>It is old.", "page", ["It is old."]),
@@ -159,6 +163,36 @@ def test_a_power_in_a_word_file_is_a_power(tmp_path):
     body = f"<w:p><w:r><w:t>It has 10</w:t></w:r>{raised}</w:p>"
     (tmp_path / "a.docx").write_bytes(docx(body))
     assert read(tmp_path) == {"a.docx": ("a", ["It has 10^22"])}
+
+
+@with_extra
+def test_what_is_struck_out_in_a_word_file_is_not_said(tmp_path):
+    struck = "<w:r><w:rPr><w:strike/></w:rPr><w:t>20 </w:t></w:r>"
+    text = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'
+    body = f"<w:p>{text.format('It was ')}{struck}{text.format('15 euro.')}</w:p>"
+    (tmp_path / "a.docx").write_bytes(docx(body))
+    assert read(tmp_path) == {"a.docx": ("a", ["It was 15 euro."])}
+
+
+@with_extra
+def test_cells_are_read_as_they_are_shown(tmp_path):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.active.title = "People"
+    shown = {"share": (0.05, "0%"), "part": (0.125, "0.0%"), "zip": (501, "00000"),
+             "took": (timedelta(hours=30), "[h]:mm:ss"), "size": (0.05, "General")}  # fmt: skip
+    book.active.append(["name", *shown])
+    book.active.append(["Ada", *(value for value, _ in shown.values())])
+    for cell, (_, form) in zip(book.active[2][1:], shown.values(), strict=True):
+        cell.number_format = form
+    hidden = book.create_sheet("Notes")
+    hidden.append(["name", "v"])
+    hidden.append(["Kurt", 1])
+    hidden.sheet_state = "hidden"
+    book.save(tmp_path / "book.xlsx")
+    line = "name: Ada; share: 5%; part: 12.5%; zip: 00501; took: 30:00:00; size: 0.05"
+    assert read(tmp_path) == {"book.xlsx:People:2": ("Ada", [line])}
 
 
 @with_extra

@@ -12,7 +12,8 @@ from espalier.config import KnowledgeConfig, Profile
 from espalier.records import KnowledgeError, NullTracker
 from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest as stage
-from espalier_search.knowledge.user_sources import dump_documents, load_own, plain_text
+from espalier_search.knowledge.user_sources import dump_documents, load_own, sql_documents
+from espalier_search.knowledge.wikitext import plain_text
 
 PAGE = (
     "<page><title>{title}</title><ns>{ns}</ns><id>{id}</id>{more}"
@@ -148,6 +149,14 @@ def test_a_dump_is_read_no_further_than_asked(tmp_path):
         ("{{lang|de|Rhein}}, {{lang-fr|Rhin}} {{ill|Otto|de}}", "Rhein, Rhin Otto"),
         ("{{circa|1850}} {{as of|2020}} {{val|1.5|u=km}}", "c. 1850 as of 2020 1.5 km"),
         ("{{US$|5 million}} {{\u00a3|5}} {{abbr|kg|kilogram}}", "US$5 million \u00a35 kg"),
+        ("{{val|5.97|e=24|ul=kg}} {{val|p=~|5|u=km|up=s}}", "5.97\u00d710^24 kg ~5 km/s"),
+        ("{{val|5|-|6}} 3{{e|8}} m/s 5 km{{sup|2}}", "5\u20136 3\u00d710^8 m/s 5 km^2"),
+        ("1914{{ndash}}1918 {{convert|1.5|e6acre|km2}}", "1914\u20131918 1.5\u00d710^6 acre"),
+        ("{{langx|de|K\u00f6ln}} {{nowrap|1=5 km}} {{ill|A|de|lt=C}}", "K\u00f6ln 5 km C"),
+        ("{{birth date|df=y|1850|3|4}} {{start date|2010}}", "1850-03-04 2010"),
+        ("{{ship|HMS|Hood}} {{USS|Enterprise}} {{flag|France}}", "HMS Hood USS Enterprise France"),
+        ("{{GBP|5}} {{US$|5|million}} {{chem|H|2|O}}", "\u00a35 US$5 million H2O"),
+        ("{{birth date|x}} {{val}} {{frac|3}}", "x 1/3"),
         ("{{infobox|a=b}} {{cite web|title=x}} {{convert}} {{nowrap}}", ""),
     ],
 )
@@ -217,6 +226,22 @@ def test_a_database_is_ingested_like_a_folder(database, tmp_path):
     graph = KnowledgeGraph.load(tmp_path / "knowledge")
     assert set(graph.relations) == {"country"}
     assert len(graph.entities) == 72
+
+
+def test_text_that_a_database_keeps_as_bytes_is_text(tmp_path):
+    path = tmp_path / "own.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table page (id integer, title text, body blob)")
+        connection.execute(
+            "insert into page values (1, 'Ada', ?)", ("Ada n\u00e9e Byron.".encode(),)
+        )
+        connection.execute("insert into page values (2, 'Kurt', ?)", (b"\xff\xfe",))
+    connection.close()
+    query = "select id, title, body as text from page where id = {}"
+    (document,) = sql_documents(f"sqlite:///{path}", query.format(1), None)
+    assert document.lines == ("Ada n\u00e9e Byron.",)
+    with pytest.raises(KnowledgeError, match="row 1, text: bytes"):
+        sql_documents(f"sqlite:///{path}", query.format(2), None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from espalier.records import KnowledgeError
 from espalier_search.knowledge.folder import files_left_out, folder_documents
 from espalier_search.knowledge.sources import lines_of, read_json_lines, with_plain_raising
-from espalier_search.knowledge.user_sources import plain_text
+from espalier_search.knowledge.wikitext import plain_text
 
 LINES = (
     ("1066. William conquers England.", ["1066. William conquers England."]),

@@ -10,6 +10,7 @@ from espalier.rewards.answers import exact_match, normalize_answer, occurs_in, t
 
 EQUAL = (
     # numbers
+    ("H\u2082O", "H2O"), ("5.0 km", "5 km"), ("population 1,000", "population 1000"), ("_x_", "x"),
     ("1.0", "1"), ("1,000", "1000"), ("1,000.50", "1000.5"),
     ("+5", "5"), ("007", "7"), (".5", "0.5"),
     ("$5", "5"), ("5 %", "5%"), ("5.", "5"),
@@ -56,6 +57,8 @@ EQUAL = (
     ("12 percent", "12%"), ("12.50 per cent", "12.5 %"), ("about 12 Percent", "about 12%"),
 )  # fmt: skip
 DIFFERENT = (
+    ("Python 3.1", "Python 3.10"), ("version 2.10", "version 2.1"), ("Route 1E2", "Route 100"),
+    ("ID 12E3", "ID 12000"), ("user_name", "username"), ("x_1", "x1"), ("101\u2082", "101"),
     ("p<.5", "p>.5"), ("p<.5", "p.5"), ("m/s", "ms"), ("km/h", "kmh"), ("x*y", "x/y"),
     ("x*y", "xy"), ("n!", "n"), ("Hepatitis A", "Hepatitis"), ("Vitamin A", "Vitamin"),
     ("Class a", "class"), ("Hepatitis A", "Hepatitis B"), ("12,34,567", "1234"),
