@@ -166,7 +166,7 @@ def test_a_power_in_a_word_file_is_a_power(tmp_path):
 
 
 @with_extra
-def test_what_is_struck_out_in_a_word_file_is_not_said(tmp_path):
+def test_words_struck_out_of_a_word_file_are_not_said(tmp_path):
     struck = "<w:r><w:rPr><w:strike/></w:rPr><w:t>20 </w:t></w:r>"
     text = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'
     body = f"<w:p>{text.format('It was ')}{struck}{text.format('15 euro.')}</w:p>"

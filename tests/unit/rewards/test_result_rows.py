@@ -63,7 +63,7 @@ LARGE = (
 )  # fmt: skip
 
 
-def test_sums_that_differ_in_their_last_bits_stand_in_any_order():
+def test_sums_may_differ_in_their_last_bits_in_any_order():
     rows, gold = [(0.1 + 0.2, 2), (0.3, 1)], [(0.3, 2), (0.1 + 0.2, 1)]
     assert rows_match(rows, gold, ordered=False)
     assert not rows_match(rows, [(0.3, 2), (0.1 + 0.2, 3)], ordered=False)
