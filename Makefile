@@ -44,7 +44,8 @@ INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept
   test_lost_processes.py test_train_nodes.py test_two_processes.py test_launched_step.py \
   test_steps_elsewhere.py test_suspended_publishing.py test_restore_drill.py test_stopping.py \
   test_viewer_talks.py test_record.py serving/test_process.py test_own_environment.py \
-  test_code_environment.py test_self_play_chain.py test_hindsight_chain.py
+  test_code_environment.py test_self_play_chain.py test_hindsight_chain.py test_own_folder.py \
+  test_openenv_in_sandboxes.py test_mcp_servers.py test_harbor_tasks.py
 NODES = test_ray_nodes.py test_ray_rollouts.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
