@@ -35,7 +35,7 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 	$(BIN)/espalier models add smollm2
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
 
-test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
+test-fast: install   ## unit tests by themselves, without those marked slow
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
 # More than the two cores that they are made for: a third of their time is waiting.
