@@ -24,7 +24,7 @@ EachOnce = Annotated[tuple[T, ...], AfterValidator(_each_once)]
 
 
 def _each(value: object) -> Iterator[object]:
-    """Yield the parts of a value of a profile that are no list or table, however deep they are."""
+    """Yield the scalars of a profile's value: of its lists and tables, and theirs."""
     left = [value]
     while left:
         one = left.pop()
@@ -37,7 +37,7 @@ def _each(value: object) -> Iterator[object]:
 
 
 def _kinds(annotation: object) -> Iterator[object]:
-    """Yield a type and all that stand within it."""
+    """Yield an annotation and those within it: of `tuple[int, ...]` it yields `int` too."""
     yield annotation
     for part in get_args(annotation):
         yield from _kinds(part)

@@ -4,7 +4,8 @@ What is rewarded and scored by default is a rule of our own, after SQuAD's (Rajp
 arXiv:1606.05250), whose own form is `squad_form`. As there, case, punctuation, English articles and
 white space do not count. In contrast to it
 
-- numbers are compared as numbers: 1.0 is 1, while 1.5 is not 15 and -5 is not 5;
+- numbers are compared as numbers: 1.0 is 1, while 1.5 is not 15 and -5 is not 5; of one that ends
+  an answer behind a word every digit counts: Python 3.1 is not Python 3.10;
 - a bound, an estimate or a percentage is another number: <5, ~5, 5+ and 5% are not 5;
 - presentation does not count: typographic quotes and dashes, blanks without width, accents of Latin
   and Greek letters that one of the two leaves out, since an uncased policy cannot write them; but
@@ -182,9 +183,9 @@ def _words(text: str) -> tuple[str, ...]:
     signed = _BLANK_IN_SIGNED.sub(r"\1", spaced)
     signed = _POINTED.sub("0.", _PERCENT.sub("%", signed))
     # a mark may stand behind punctuation, and a letter after that
-    *before, last = ("", *signed.split())
-    is_label = bool(before) and before[-1].isalpha()
-    words = (*map(_word, before), _word(last, is_label=is_label))
+    tokens = signed.split()
+    is_label = len(tokens) > 1 and tokens[-2].isalpha()
+    words = [*map(_word, tokens[:-1]), *(_word(last, is_label=is_label) for last in tokens[-1:])]
     return tuple(filter(None, map(fold_accents, words)))
 
 
@@ -197,7 +198,8 @@ def _word(token: str, *, is_label: bool = False) -> str:
 
     Args:
         token: what stands between blanks.
-        is_label: whether it ends an answer behind a word: of Python 3.10 every digit counts.
+        is_label: whether it ends an answer behind a word, as in Python 3.10; a number is then kept
+            as it is written, but for the commas of thousands.
     """
     token = _SIGNED_MONEY.sub(lambda found: (found[2] or "") + found[1], token)
     if sign := _BOUND.match(token) or _MONEY.match(token):

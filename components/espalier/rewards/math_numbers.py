@@ -115,10 +115,10 @@ class Number(NamedTuple):
     """"" if it has none."""
 
     def equals(self, other: Number) -> bool:
-        """Whether the two are the same number; a unit may be left out, but not be another.
+        """Whether the two are the same number; one of them may leave its unit out.
 
-        A percentage is its hundredth, or the same decimal where somebody left the sign out: 50% is
-        1/2 and 50, and no 0.25% is 1/4.
+        50% equals 0.5 and 1/2, and also 50, where the percent sign may have been left out. It is
+        never left out of a fraction: 0.25% is not 1/4.
         """
         if "%" in (self.unit, other.unit) and "" in (self.unit, other.unit):
             percent, bare = (self, other) if self.unit else (other, self)

@@ -100,13 +100,17 @@ class Procedural(SimpleFamily[ProceduralConfig], InstallsPackages):
 
     def demonstrate(self, task: Task) -> Script:
         """Yield the gold answer, after worked steps if the generator has them."""
-        if task.verifier.gold == (UNTOLD,):
+        if not _has_answer(task):
             raise GaveUp("no_answer_revealed")
         yield _worked_answer(task)
 
     def gold_script(self, task: Task) -> Script:
-        """Yield the gold answer; two generators reveal none."""
-        if task.verifier.gold == (UNTOLD,):
+        """Yield the gold answer.
+
+        Raises:
+            GaveUp: the task is of one of the two generators that reveal no answer.
+        """
+        if not _has_answer(task):
             raise GaveUp(f"{task.arguments['generator']} reveals no answer, so none can be tried")
         return super().gold_script(task)
 
@@ -117,7 +121,7 @@ class Procedural(SimpleFamily[ProceduralConfig], InstallsPackages):
             DataError: no task has an answer.
         """
         del knowledge
-        answered = [task for task in train if task.verifier.gold != (UNTOLD,)]
+        answered = [task for task in train if _has_answer(task)]
         if not answered:
             raise DataError("procedural: no generator of these reveals an answer to read")
         return WorkedReading(answered)
@@ -130,6 +134,10 @@ class Procedural(SimpleFamily[ProceduralConfig], InstallsPackages):
     def answer_settings(self) -> Mapping[str, object]:
         """Return no settings: a task contains everything that its answer depends on."""
         return {}
+
+
+def _has_answer(task: Task) -> bool:
+    return task.verifier.gold != (UNTOLD,)
 
 
 def _worked_answer(task: Task) -> FinalAnswer:

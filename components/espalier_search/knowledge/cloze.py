@@ -24,24 +24,27 @@ _YEAR = re.compile(r"[12]\d{3}")
 _NUMBER = re.compile(
     r"\d{1,3}(?:([,' \u00a0\u2009\u202f\u2019])\d{3}(?:\1\d{3})*)(?!\d)|\d+(?:[.,]\d+)?"
 )
-_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _NO_YEAR_AHEAD = re.compile(
     r"(?:^|\s)(?:the|an?|this|that|its|his|her|their|der|die|das|le|la|les|el|il|has|have|had|over"
     r"|about|some|nearly|than|costs?|weighs?|with) $",
     re.IGNORECASE,
 )
-_DAY_BEHIND = re.compile(f" {_MONTH}")
+"""Words in front of a number of four digits that is no year: the 1990 World Cup."""
+_MONTH_BEHIND = re.compile(
+    " (?:January|February|March|April|May|June|July|August|September|October|November|December)"
+)
 _COUNTED = re.compile(
     r" (?!(?:a|an|and|as|at|but|by|for|he|her|his|in|into|is|it|its|of|on|or|she|the|their|they|to"
     r"|under|until|was|were|when|where|which|while|who|with)\b)[a-z]"
 )
-"""A word behind a number that says of what it is one."""
+"""The noun that a number counts, which follows it: 1500 employees, but not 1990 and."""
 _FRACTION_BEHIND = re.compile(r"\s?\d+/\d")
 _LINKING = r"(?:of|de|del|della|di|da|do|dos|du|des|van|von|der|den|la|le|bin|ibn|al)"
 _LINKED_BEHIND = re.compile(rf" {_LINKING} (?:(?:the|{_LINKING}) )?[A-Z]")
 _LINKED_AHEAD = re.compile(rf"[A-Z][\w'\u2019-]* (?:(?:the|{_LINKING}) )*{_LINKING} (?:the )?$")
 _ABBREVIATED_AHEAD = re.compile(r"(?:^|\s)[A-Z][^\W\d_]{0,4}\. $")
 _LINK_CHARACTERS = 60
+"""How far in front of a name its linking words are looked for: a longer text takes no more time."""
 
 _NAME = r"(?=\w[\w'\u2019&+#-])[A-Z][^\W_]*(?:['\u2019&-](?!s\b)[^\W_]+)*(?:\+\+|\#)?"
 _NAMES = re.compile(rf"{_NAME}(?: {_NAME})*")
@@ -150,9 +153,12 @@ def _is_whole(sentence: str, start: int, end: int) -> bool:
 
 
 def _asks_for(sentence: str, start: int, end: int) -> str:
-    """What asks for a number there: "" for a day of a month, or in "the 1990 World Cup"."""
+    """Return the words that ask for the number there.
+
+    They are "which year" or "how many"; "" for a day (27 November) and for the 1990 World Cup.
+    """
     if not _YEAR.fullmatch(sentence[start:end]):
-        return "" if _DAY_BEHIND.match(sentence, end) else "how many"
+        return "" if _MONTH_BEHIND.match(sentence, end) else "how many"
     if _COUNTED.match(sentence, end):
         return "how many"
     is_other = _NO_YEAR_AHEAD.search(sentence[max(0, start - _LINK_CHARACTERS) : start])

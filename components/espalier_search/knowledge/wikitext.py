@@ -1,4 +1,4 @@
-"""Wikitext as lines that a reader sees."""
+"""Turns the wikitext of a page into the plain text that its reader sees."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _Markup(NamedTuple):
     def replaced(self, text: str) -> str:
         """The text with each match replaced, in time linear in its length.
 
-        Nothing is looked for behind the last end: each beginning there would search the rest of the
-        text in vain.
+        The pattern is applied up to the last end marker alone: behind it, every opening marker
+        would scan the rest of the text for an end that is not there.
         """
         last = max((found.end() for found in self.end.finditer(text)), default=0)
         return self.pattern.sub(self.by, text[:last]) + text[last:]
@@ -89,10 +89,11 @@ def _silent_link(names: tuple[str, ...]) -> re.Pattern[str]:
 
 _Given = Sequence[str]
 _Named = Mapping[str, str]
+_Show = Callable[[_Given, _Named], str]
 
 
 def _shown(template: re.Match[str]) -> str:
-    """What a template in a sentence shows, by the most frequent ones; a blank for any other."""
+    """Return the text that a template produces: of those in `_SHOWN_BY`, a blank for others."""
     linked = _LINK.sub(r"\1", template[0][2:-2])  # the bar in a link parts no arguments
     head, *parts = (part.strip() for part in linked.split("|"))
     named = dict(part.split("=", 1) for part in parts if "=" in part)
@@ -115,15 +116,11 @@ def _last(given: _Given, _named: _Named) -> str:
     return given[-1]
 
 
-def _joined(given: _Given, _named: _Named) -> str:
-    return "".join(given)
+def _behind(word: str) -> _Show:
+    return lambda given, _named: word + given[0]
 
 
-def _behind(word: str, blank: str = " ") -> Callable[[_Given, _Named], str]:
-    return lambda given, _named: f"{word}{blank}{given[0]}"
-
-
-def _price(sign: str) -> Callable[[_Given, _Named], str]:
+def _price(sign: str) -> _Show:
     return lambda given, _named: sign + " ".join(given[:2])
 
 
@@ -139,8 +136,7 @@ def _date(given: _Given, _named: _Named) -> str:
 
 def _value(given: _Given, named: _Named) -> str:
     """The number of {{val}} with its power of ten and its unit."""
-    is_range = len(given) > len(("5", "to")) and given[1] in _RANGE
-    number = f"{given[0]}\u2013{given[2]}" if is_range else given[0]
+    number = "\u2013".join(given[:3:2]) if _RANGE.intersection(given[1:2]) else given[0]
     power = f"\u00d710^{named['e'].strip()}" if "e" in named else ""
     unit = next((named[key].strip() for key in ("u", "ul") if key in named), "")
     per = next((f"/{named[key].strip()}" for key in ("up", "upl") if key in named), "")
@@ -168,34 +164,31 @@ _SIGNS = {
     "ndash": "\u2013", "snd": " \u2013 ", "spaced ndash": " \u2013 ", "mdash": "\u2014",
     "nbsp": " ",
 }  # fmt: skip
-_TEMPLATES: Mapping[str, Callable[[_Given, _Named], str]] = {
-    **dict.fromkeys(
-        ("abbr", "big", "flag", "flagcountry", "math", "mvar", "nobold", "nobr", "nobreak",
-         "nowrap", "sic", "small", "sub", "tooltip"), _first,
-    ),
-    **dict.fromkeys(("lang", "langx", "transl", "transliteration"), _last),
-    **dict.fromkeys(("convert", "cvt"), _measured),
-    **dict.fromkeys(("frac", "fraction", "sfrac"), _ratio),
-    **dict.fromkeys(("circa", "c."), _behind("c.")),
-    **dict.fromkeys(("chem", "chem2"), _joined),
-    **dict.fromkeys(
-        ("ill", "interlanguage link"), lambda given, named: named.get("lt", given[0])
-    ),
-    **dict.fromkeys(
-        ("birth date", "birth date and age", "bda", "dob", "death date", "death date and age",
-         "start date", "start date and age", "end date", "film date"), _date,
-    ),
-    **{ship: _behind(ship.upper()) for ship in ("hms", "hmas", "hmcs", "rms", "sms", "ss", "uss")},
-    **dict.fromkeys(("us$", "usd"), _price("US$")), **dict.fromkeys(("a$", "aud"), _price("A$")),
-    **dict.fromkeys(("c$", "cad"), _price("C$")),
-    **dict.fromkeys(("\u00a3", "gbp"), _price("\u00a3")),
-    **dict.fromkeys(("\u20ac", "eur", "euro"), _price("\u20ac")),
-    **dict.fromkeys(("\u00a5", "jpy"), _price("\u00a5")),
-    **dict.fromkeys(("\u20b9", "inr"), _price("\u20b9")),
-    "as of": _behind("as of"),
-    "e": _behind("\u00d710^", ""),
-    "ship": lambda given, _named: " ".join(given[:2]),
-    "sup": lambda given, _named: f"<sup>{given[0]}</sup>",
-    "val": _value,
-}  # fmt: skip
-"""Name of a template -> what it shows of the arguments by place, of which there is one at least."""
+_SHOWN_BY: Sequence[tuple[_Show, Sequence[str]]] = (
+    (_first, ("abbr", "big", "flag", "flagcountry", "math", "mvar", "nobold", "nobr", "nobreak",
+              "nowrap", "sic", "small", "sub", "tooltip")),
+    (_last, ("lang", "langx", "transl", "transliteration")),
+    (lambda given, _named: "".join(given), ("chem", "chem2")),
+    (lambda given, _named: " ".join(given[:2]), ("ship",)),
+    (lambda given, named: named.get("lt", given[0]), ("ill", "interlanguage link")),
+    (lambda given, _named: f"<sup>{given[0]}</sup>", ("sup",)),
+    (_measured, ("convert", "cvt")),
+    (_value, ("val",)),
+    (_ratio, ("frac", "fraction", "sfrac")),
+    (_date, ("birth date", "birth date and age", "bda", "dob", "death date", "death date and age",
+             "start date", "start date and age", "end date", "film date")),
+    (_behind("c. "), ("circa", "c.")),
+    (_behind("as of "), ("as of",)),
+    (_behind("\u00d710^"), ("e",)),
+    *((_behind(f"{ship.upper()} "), (ship,))
+      for ship in ("hms", "hmas", "hmcs", "rms", "sms", "ss", "uss")),
+    (_price("US$"), ("us$", "usd")),
+    (_price("A$"), ("a$", "aud")),
+    (_price("C$"), ("c$", "cad")),
+    (_price("\u00a3"), ("\u00a3", "gbp")),
+    (_price("\u20ac"), ("\u20ac", "eur", "euro")),
+    (_price("\u00a5"), ("\u00a5", "jpy")),
+    (_price("\u20b9"), ("\u20b9", "inr")),
+)  # fmt: skip
+"""What shows the arguments of a template, of which there is one at least; and its names."""
+_TEMPLATES = {name: show for show, names in _SHOWN_BY for name in names}

@@ -158,20 +158,18 @@ def test_a_page_is_its_words_and_nothing_else(tmp_path):
 
 
 @with_extra
-def test_a_power_in_a_word_file_is_a_power(tmp_path):
-    raised = '<w:r><w:rPr><w:vertAlign w:val="superscript"/></w:rPr><w:t>22</w:t></w:r>'
-    body = f"<w:p><w:r><w:t>It has 10</w:t></w:r>{raised}</w:p>"
-    (tmp_path / "a.docx").write_bytes(docx(body))
-    assert read(tmp_path) == {"a.docx": ("a", ["It has 10^22"])}
-
-
-@with_extra
-def test_words_struck_out_of_a_word_file_are_not_said(tmp_path):
-    struck = "<w:r><w:rPr><w:strike/></w:rPr><w:t>20 </w:t></w:r>"
-    text = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'
-    body = f"<w:p>{text.format('It was ')}{struck}{text.format('15 euro.')}</w:p>"
-    (tmp_path / "a.docx").write_bytes(docx(body))
-    assert read(tmp_path) == {"a.docx": ("a", ["It was 15 euro."])}
+@pytest.mark.parametrize(
+    ("before", "style", "shown", "behind", "line"),
+    [
+        ("It has 10", '<w:vertAlign w:val="superscript"/>', "22", "", "It has 10^22"),
+        ("It was ", "<w:strike/>", "20 ", "15 euro.", "It was 15 euro."),
+    ],
+)
+def test_a_word_file_is_read_as_it_looks(tmp_path, before, style, shown, behind, line):
+    plain = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'.format
+    styled = f"<w:r><w:rPr>{style}</w:rPr><w:t>{shown}</w:t></w:r>"
+    (tmp_path / "a.docx").write_bytes(docx(f"<w:p>{plain(before)}{styled}{plain(behind)}</w:p>"))
+    assert read(tmp_path) == {"a.docx": ("a", [line])}
 
 
 @with_extra
